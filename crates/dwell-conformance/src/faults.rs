@@ -1,4 +1,4 @@
-//! A transport that fails where a test says so, and counts what is asked of it.
+//! A transport with switchable faults that counts the calls it receives.
 
 use dwell_core::{
     Address, Answer, BoxFuture, Capabilities, Change, Changed, Consumer, Count, Delivery, Due, Entries,
@@ -13,24 +13,24 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// What happens to a send.
+/// Fault of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendFault {
-    /// It is refused with an error of this kind, and did not happen.
+    /// The send is refused with an error of this kind. It has no effect.
     Refused(ErrorKind),
-    /// It happened, and its confirmation was lost: `Timeout`.
+    /// The send succeeds, but its confirmation is lost: `Timeout`.
     Unconfirmed,
     /// It happened, and its confirmation comes after [`Faulty::heal`].
     Late,
     /// There is no result for it, nor for what comes after it in its batch: none of them happened.
     Unanswered,
-    /// The call never ends, and did not happen.
+    /// The call never ends and has no effect.
     Pending,
     /// The call lasts until [`Faulty::heal`], and is then refused with an error of this kind.
     Stuck(ErrorKind),
 }
 
-/// Any transport, with switches that make it fail.
+/// Wrapper around any transport, with switches that make calls fail.
 ///
 /// ```
 /// use dwell_conformance::{faults::{Faulty, SendFault}, log::{Log, LogBroker, LogSettings}};
@@ -42,7 +42,9 @@ pub enum SendFault {
 /// let faulty = Faulty::new(Arc::new(log));
 /// faulty.provision(&[Topic::named("orders")], &[], OnMissing::Create).await?;
 /// let (orders, producer) = (Address::topic("orders"), faulty.producer().await?);
-/// let send = || async { producer.send(&[Envelope::new(orders.clone(), Message::new("a", "t", ""))]).await.remove(0) };
+/// let send = || async {
+///     producer.send(&[Envelope::new(orders.clone(), Message::new("a", "t", ""))]).await.remove(0)
+/// };
 ///
 /// faulty.fail_sends(&orders, SendFault::Refused(ErrorKind::Unavailable));
 /// assert!(send().await.is_err());
@@ -61,7 +63,7 @@ pub struct Faulty {
 #[derive(Default)]
 struct Faults {
     sends: BTreeMap<Address, SendFault>,
-    /// How many of the next settlements, renewals, entries and ends of sends fail.
+    /// Number of the next settlements, renewals and scheduled entries that fail.
     settles: usize,
     extends: usize,
     schedules: usize,
@@ -69,7 +71,7 @@ struct Faults {
     ends: usize,
     /// How many of the next deliveries cannot be read.
     unreadable: usize,
-    /// What has reached the transport.
+    /// Calls that reached the transport.
     sent: BTreeMap<Address, usize>,
     settled: usize,
     extended: usize,
@@ -79,27 +81,27 @@ struct Faults {
 }
 
 impl Faulty {
-    /// Nothing fails yet.
+    /// Wraps a transport. No fault is active.
     pub fn new(inner: Arc<dyn Transport>) -> Self {
         Self { inner, faults: Arc::default(), healed: watch::Sender::new(0) }
     }
 
-    /// Sends to this address fail until [`Self::heal`].
+    /// Makes sends to this address fail until [`Self::heal`].
     pub fn fail_sends(&self, to: &Address, fault: SendFault) {
         self.faults().sends.insert(to.clone(), fault);
     }
 
-    /// The next `count` settlements come back `Unavailable` and change nothing.
+    /// Makes the next `count` settlements fail with `Unavailable`. They have no effect.
     pub fn fail_settles(&self, count: usize) {
         self.faults().settles = count;
     }
 
-    /// The next `count` calls of `extend` are `Unavailable`.
+    /// Makes the next `count` calls of `extend` fail with `Unavailable`.
     pub fn fail_extends(&self, count: usize) {
         self.faults().extends = count;
     }
 
-    /// The next `count` entries for the scheduler are `Unavailable` and are not stored.
+    /// Makes the next `count` scheduled entries fail with `Unavailable`. They are not stored.
     pub fn fail_schedules(&self, count: usize) {
         self.faults().schedules = count;
     }
@@ -120,7 +122,7 @@ impl Faulty {
         self.faults().unreadable = count;
     }
 
-    /// Nothing fails any more. What is pending stays so.
+    /// Clears all faults. Calls that hang in [`SendFault::Pending`] stay pending.
     pub fn heal(&self) {
         let mut faults = self.faults();
         faults.sends.clear();
@@ -130,22 +132,22 @@ impl Faulty {
         self.healed.send_modify(|times| *times += 1);
     }
 
-    /// How many messages for this address have reached the transport.
+    /// Number of messages for this address that reached the transport.
     pub fn sent(&self, to: &Address) -> usize {
         self.faults().sent.get(to).copied().unwrap_or(0)
     }
 
-    /// How many settlements have reached the transport, whatever it did with them.
+    /// Number of settlements that reached the transport, with any result.
     pub fn settled(&self) -> usize {
         self.faults().settled
     }
 
-    /// How many renewals have reached the transport.
+    /// Number of renewals that reached the transport.
     pub fn extended(&self) -> usize {
         self.faults().extended
     }
 
-    /// How many entries have reached the scheduler.
+    /// Number of entries that reached the scheduler.
     pub fn scheduled(&self) -> usize {
         self.faults().scheduled
     }
@@ -172,7 +174,7 @@ impl Faulty {
     }
 }
 
-/// Takes `wanted` from a budget of failures, as far as it goes.
+/// Takes up to `wanted` from a budget of failures, and returns the number taken.
 fn take(budget: &mut usize, wanted: usize) -> usize {
     let taken = wanted.min(*budget);
     *budget -= taken;
@@ -180,7 +182,7 @@ fn take(budget: &mut usize, wanted: usize) -> usize {
 }
 
 fn unavailable(what: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("{what} fails because the test said so"))
+    Error::new(ErrorKind::Unavailable, format!("{what} failed: injected fault"))
 }
 
 impl Transport for Faulty {
@@ -246,7 +248,7 @@ impl Producer for FaultyProducer {
             for envelope in batch {
                 let fault = self.of.faults().sends.get(&envelope.to).copied();
                 let refused = |kind| {
-                    let text = format!("sending to `{}` fails because the test said so", envelope.to);
+                    let text = format!("sending to `{}` failed: injected fault", envelope.to);
                     Err(Error::new(kind, text))
                 };
                 let result = match fault {
@@ -264,7 +266,7 @@ impl Producer for FaultyProducer {
                     Some(SendFault::Unanswered) => return results,
                     Some(SendFault::Pending) => std::future::pending().await,
                     Some(SendFault::Unconfirmed) => self.pass_on(envelope).await.and_then(|_| {
-                        let text = format!("no confirmation for `{}`, because the test said so", envelope.to);
+                        let text = format!("no confirmation for `{}`: injected fault", envelope.to);
                         Err(Error::new(ErrorKind::Timeout, text))
                     }),
                     None => self.pass_on(envelope).await,
@@ -303,7 +305,7 @@ impl Consumer for FaultyConsumer {
             let mut deliveries = received.await?;
             let spoilt = take(&mut self.of.faults().unreadable, deliveries.len());
             for delivery in &mut deliveries[..spoilt] {
-                delivery.problem = Some("it cannot be read because the test said so".into());
+                delivery.problem = Some("the message is unreadable: injected fault".into());
             }
             Ok(deliveries)
         })
@@ -456,7 +458,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_send_fails_as_it_is_told_and_at_that_address_alone() {
+    async fn a_send_fault_affects_only_its_address() {
         let (faulty, producer, consumer) = faulty().await;
         let batch = [envelope("orders.dlq", "a"), envelope("orders", "b")];
         let dead = Address::topic("orders.dlq");
@@ -483,7 +485,7 @@ mod tests {
         faulty.fail_sends(&dead, SendFault::Unconfirmed);
         let results = producer.send(&batch).await;
         assert_eq!(results[0].as_ref().unwrap_err().kind(), ErrorKind::Timeout);
-        assert_eq!(faulty.sent(&dead), 1, "it happened");
+        assert_eq!(faulty.sent(&dead), 1, "the message was sent");
 
         faulty.heal();
         assert!(producer.send(&batch).await.iter().all(Result::is_ok));
@@ -491,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn settlements_and_renewals_fail_as_often_as_they_are_told() {
+    async fn settlements_and_renewals_fail_the_configured_number_of_times() {
         let (faulty, producer, consumer) = faulty().await;
         producer.send(&[envelope("orders", "a"), envelope("orders", "b")]).await;
         let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };

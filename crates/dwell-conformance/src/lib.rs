@@ -1,13 +1,15 @@
-//! The suite that every transport of Dwell passes, for any transport, and [`log`]: a partitioned log with nothing but
-//! append and ack, to test what is built above transports.
+//! The test suite that every transport of Dwell passes, and [`log`]: a partitioned log that
+//! supports only append and ack, to test the layers above transports.
 //!
-//! A transport's crate describes its server as a [`Rig`], and has a test target with `harness = false` whose `main` is
-//! [`main`]. Each case gives one of `pass`, `refused` (declared absent, and seen to be refused), `fail` or `skipped`
-//! (left out by name, or the server is not ours to restart); a case that has no meaning for what the transport declares
-//! gives none.
+//! A transport's crate describes its server as a [`Rig`], and has a test target with `harness =
+//! false` whose `main` is [`main`]. Each case results in `pass`, `refused` (declared absent, and
+//! refused by the transport), `fail` or `skipped` (excluded by name, or the rig cannot restart the
+//! server). A case that does not apply to the declared capabilities has no result.
 //!
 //! ```
-//! use dwell_conformance::{Namespace, Options, Rig, Time, log::{Log, LogBroker, LogSettings}, run_all};
+//! use dwell_conformance::{
+//!     Namespace, Options, Rig, Time, log::{Log, LogBroker, LogSettings}, run_all,
+//! };
 //! use dwell_core::{BoxFuture, Result, Seams, Transport, VirtualClock, ready};
 //! use std::sync::Arc;
 //!
@@ -17,13 +19,18 @@
 //!     fn name(&self) -> &str { "log" }
 //!     fn time(&self) -> Time { Time::Virtual(self.clock.clone()) }
 //!     fn seams(&self) -> Seams { Seams::virtual_time(self.clock.clone(), 1) }
-//!     fn connect<'a>(&'a self, _: &'a Namespace, seams: Seams) -> BoxFuture<'a, Result<Arc<dyn Transport>>> {
+//!     fn connect<'a>(
+//!         &'a self, _: &'a Namespace, seams: Seams,
+//!     ) -> BoxFuture<'a, Result<Arc<dyn Transport>>> {
 //!         ready(Log::connect(&self.broker, seams).map(|log| Arc::new(log) as Arc<dyn Transport>))
 //!     }
 //! }
 //!
 //! # #[tokio::main] async fn main() {
-//! let rig = || LogRig { clock: VirtualClock::new(), broker: LogBroker::new(LogSettings::default()) };
+//! let rig = || {
+//!     let broker = LogBroker::new(LogSettings::default());
+//!     LogRig { clock: VirtualClock::new(), broker }
+//! };
 //! let options = Options { filters: vec!["ack removes".into()], ..Options::default() };
 //! let report = run_all(rig, &options, |case| println!("{}: {:?}", case.case, case.verdict)).await;
 //! assert!(report.is_ok());

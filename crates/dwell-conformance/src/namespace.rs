@@ -1,9 +1,9 @@
-//! Names of its own for each case, so that all of them can run at once on one server.
+//! Names for the topics of one case, so that all cases can run at once on one server.
 
 use dwell_core::Text;
 use std::{fmt, str::FromStr};
 
-/// A prefix for the topics of one case in one run.
+/// Prefix for the topics of one case in one run.
 ///
 /// ```
 /// use dwell_conformance::Namespace;
@@ -15,17 +15,18 @@ use std::{fmt, str::FromStr};
 pub struct Namespace(Text);
 
 impl Namespace {
-    /// Topics have at most 120 characters, and some brokers add their own to group and queue names.
+    /// Maximum length. Topics have at most 120 characters, and some brokers add more to the names
+    /// of groups and queues.
     const LONGEST: usize = 40;
 
-    /// For this case in this run.
+    /// Creates the namespace of a case in a run.
     pub fn new(case: &str, run: &str) -> Self {
         let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let case: String = case.chars().map(letter).take(Self::LONGEST).collect();
         Self(format!("{}-{run}", case.trim_end_matches('-')).into())
     }
 
-    /// The topic that the case calls `name`.
+    /// Returns the full name of the topic that the case calls `name`.
     pub fn topic(&self, name: &str) -> Text {
         format!("{self}.{name}").into()
     }
@@ -37,7 +38,7 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// Reads back what `Display` wrote, in another process.
+/// Parses the output of `Display`, in another process.
 impl FromStr for Namespace {
     type Err = std::convert::Infallible;
 

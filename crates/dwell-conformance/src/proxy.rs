@@ -18,10 +18,12 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// A proxy on a port of the loopback interface, in front of one server. Dropping it closes every connection.
+/// A TCP proxy on a port of the loopback interface, in front of one server. Dropping it closes
+/// every connection.
 ///
-/// It has its port before it knows the server's, because a server that announces its address has to announce the
-/// proxy's. Until [`Self::redirect`] names the server, connections are accepted and nothing is carried.
+/// It has its port before it knows the server's, because a server that announces its address must
+/// announce the proxy's. Until [`Self::redirect`] sets the server, connections are accepted, but
+/// nothing is forwarded.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> std::io::Result<()> {
@@ -43,25 +45,29 @@ pub struct Proxy {
     accepting: AbortHandle,
 }
 
-/// What happens to one request, see [`Proxy::break_next`].
+/// Fault of one request, see [`Proxy::break_next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The server answers it, and the connection is reset before the answer reaches the client.
     ResetAfter,
     /// The connection is reset before the request reaches the server.
     ResetBefore,
-    /// The server answers it, and the answer never reaches the client. The connection is reset 2.5 s later.
+    /// The server answers it, and the answer never reaches the client. The connection is reset 2.5
+    /// s later.
     Silence,
-    /// The client's connection is reset after 2.5 s. The request reaches the server when [`Proxy::let_go`] is called.
+    /// The client's connection is reset after 2.5 s. The request reaches the server when
+    /// [`Proxy::let_go`] is called.
     Late,
-    /// Neither this request nor anything after it reaches the server. The connection stays open until the client closes it.
+    /// Neither this request nor anything after it reaches the server. The connection stays open
+    /// until the client closes it.
     Deaf,
 }
 
 /// How long a connection stays open after [`Trouble::Silence`] and [`Trouble::Late`].
 const SILENCE: Duration = Duration::from_millis(2500);
 
-/// Requests that a connection carries under [`Proxy::reset_calls`] before its first reset: enough to open it.
+/// Requests that a connection carries under [`Proxy::reset_calls`] before its first reset: enough
+/// to open it.
 const FIRST_RESET: u64 = 8;
 
 /// Number of consecutive requests among which [`Proxy::reset_calls`] distributes its resets.
@@ -90,7 +96,7 @@ impl State {
 struct Shared {
     /// Number of connections accepted so far, which is the number of the next one.
     accepted: AtomicU64,
-    /// The next request that contains these bytes meets this trouble.
+    /// The next request that contains these bytes has this fault.
     next: Mutex<Option<(Vec<u8>, Trouble)>>,
     let_go: Notify,
     ended: Notify,
@@ -107,35 +113,35 @@ impl Proxy {
         Ok(Self { port, state, shared, accepting })
     }
 
-    /// The port that it listens on.
+    /// Returns the port that the proxy listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its host and port.
+    /// Returns the host and port that the proxy listens on.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Leads new connections to the server on this port. Existing ones stay where they are.
+    /// Forwards new connections to the server on this port. Existing connections are not affected.
     pub fn redirect(&self, port: u16) {
         self.change(|state| state.target = Some(port));
     }
 
-    /// Carries everything again, without delay. Frozen connections continue.
+    /// Forwards everything again, without delay. Frozen connections continue.
     pub fn pass(&self) {
         self.change(|state| {
             *state = State { target: state.target, reset_below: state.reset_below, ..State::default() };
         });
     }
 
-    /// Stops carrying on all open connections, without closing them. New ones work.
+    /// Stops forwarding on all open connections, without closing them. New ones work.
     pub fn freeze_existing(&self) {
         let accepted = self.accepted();
         self.change(|state| state.frozen_below = accepted);
     }
 
-    /// Stops carrying on all connections, new ones included, without closing them.
+    /// Stops forwarding on all connections, including new ones, without closing them.
     pub fn freeze(&self) {
         self.change(|state| state.freezes = true);
     }
@@ -152,39 +158,39 @@ impl Proxy {
         self.change(|state| (state.reset_below, state.refuses) = (accepted, true));
     }
 
-    /// Delays all answers of the server by this long.
+    /// Delays all answers of the server by this duration.
     pub fn delay(&self, by: Duration) {
         self.change(|state| state.delay = by);
     }
 
-    /// Resets every connection in the middle of a call, each at another one: alternately before the request reaches the
-    /// server and before the answer reaches the client.
+    /// Resets every connection in the middle of a call, each at a different call: alternately
+    /// before the request reaches the server and before the answer reaches the client.
     pub fn reset_calls(&self) {
         self.change(|state| state.resets_calls = true);
     }
 
-    /// Lets the next request that contains these bytes meet this trouble.
+    /// Injects this fault into the next request that contains these bytes.
     pub fn break_next(&self, request: impl AsRef<[u8]>, trouble: Trouble) {
         *self.shared.next() = Some((request.as_ref().to_owned(), trouble));
     }
 
-    /// Whether the request of [`Self::break_next`] has come.
+    /// Whether the request of [`Self::break_next`] has arrived.
     pub fn is_over(&self) -> bool {
         self.shared.next().is_none()
     }
 
-    /// Waits until the client has closed a connection that met [`Trouble::Deaf`].
+    /// Waits until the client has closed a connection with [`Trouble::Deaf`].
     pub async fn is_given_up(&self) {
         self.shared.ended.notified().await;
     }
 
-    /// Sends a request that met [`Trouble::Late`] to the server, and waits for the answer.
+    /// Sends the request with [`Trouble::Late`] to the server, and waits for the answer.
     pub async fn let_go(&self) {
         self.shared.let_go.notify_one();
         self.shared.ended.notified().await;
     }
 
-    /// The number of connections accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
@@ -205,7 +211,7 @@ impl Shared {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The trouble that this request meets, if any.
+    /// Returns the fault of this request, if any.
     fn meets(&self, request: &[u8]) -> Option<Trouble> {
         let mut next = self.next();
         let is_it = |(part, _): &mut (Vec<u8>, Trouble)| {
@@ -244,7 +250,7 @@ async fn accept(port: u16, listener: TcpListener, mut state: watch::Receiver<Sta
     }
 }
 
-/// One connection.
+/// A connection.
 #[derive(Clone)]
 struct Line {
     id: u64,
@@ -252,9 +258,9 @@ struct Line {
     shared: Arc<Shared>,
 }
 
-/// How carrying ended.
+/// Reason for the end of forwarding.
 enum End {
-    /// One of the two has closed it.
+    /// The client or the server has closed it.
     Closed,
     Reset,
     Met(Trouble, Vec<u8>),
@@ -272,7 +278,7 @@ impl Line {
             let _ = client.set_zero_linger();
             return;
         };
-        // An answer must not wait for an acknowledgement of the one before.
+        // An answer must not wait for the acknowledgement of the previous one.
         let _ = client.set_nodelay(true).and(server.set_nodelay(true));
         match self.carry(&mut client, &mut server).await {
             End::Closed => {}
@@ -281,14 +287,14 @@ impl Line {
         }
     }
 
-    /// Carries in both directions.
+    /// Forwards in both directions.
     async fn carry(&self, client: &mut TcpStream, server: &mut TcpStream) -> End {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
         let mut state = self.state.clone();
         tokio::select! {
             biased;
-            // The proxy is gone, or resets this connection.
+            // The proxy was dropped, or resets this connection.
             _ = state.wait_for(|state| self.id < state.reset_below) => End::Reset,
             end = self.copy(from_client, to_server, true) => end,
             end = self.copy(from_server, to_client, false) => end,
@@ -304,7 +310,7 @@ impl Line {
         let clock = SystemClock::new();
         let (chunks, mut queue) = mpsc::unbounded_channel();
         let read = async {
-            // Dropped at the end, so that the other side gets all that was read.
+            // Dropped at the end, so that the other side gets all data that was read.
             let chunks = chunks;
             let (mut buffer, mut count) = (vec![0; 65536], 0);
             while let Ok(length @ 1..) = from.read(&mut buffer).await {
@@ -341,7 +347,7 @@ impl Line {
         }
     }
 
-    /// The state, once this connection is not frozen.
+    /// Waits until this connection is not frozen, and returns the state.
     async fn thawed(&self) -> State {
         let mut state = self.state.clone();
         let thawed = state.wait_for(|state| !state.is_frozen(self.id)).await;
@@ -388,7 +394,7 @@ mod tests {
     use super::*;
     use std::io::ErrorKind;
 
-    /// Longer than anything here takes, also on a busy machine.
+    /// Longer than any step of these tests, even on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(20);
     /// How long a frozen connection is observed.
     const QUIET: Duration = Duration::from_millis(100);
@@ -520,7 +526,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn delayed_answers_come_late_and_do_not_wait_for_each_other() {
+    async fn delays_of_answers_do_not_add_up() {
         let proxy = proxy().await;
         let by = Duration::from_millis(300);
         proxy.delay(by);
@@ -544,7 +550,7 @@ mod tests {
         };
         tokio::join!(sends, reads);
         let took = clock.elapsed() - start;
-        assert!(took < by * 10, "one after another: {took:?}");
+        assert!(took < by * 10, "the delays add up: {took:?}");
     }
 
     #[tokio::test]
@@ -558,7 +564,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_request_meets_trouble_and_others_do_not() {
+    async fn a_fault_affects_one_request_only() {
         let proxy = proxy().await;
         for trouble in [Trouble::ResetBefore, Trouble::ResetAfter] {
             proxy.break_next("boom", trouble);
@@ -573,7 +579,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_connection_is_reset_in_a_call_and_carries_some_before() {
+    async fn every_connection_carries_some_calls_and_is_reset_in_one() {
         let proxy = proxy().await;
         proxy.reset_calls();
         let mut counts = vec![];

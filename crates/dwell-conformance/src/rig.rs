@@ -1,32 +1,35 @@
-//! What the suite needs to know about a transport to put it on the bench.
+//! Interface between the suite and the transport under test.
 
 use crate::{Namespace, Proxy};
 use bytes::Bytes;
 use dwell_core::{BoxFuture, Error, ErrorKind, Headers, Result, Seams, Transport, VirtualClock, ready};
 use std::{sync::Arc, time::Duration};
 
-/// A transport, with its server if it has one, as the suite sees it. One rig serves one case; on a virtual clock, that
-/// clock is the case's own.
+/// A transport under test, with its server if it has one. One rig serves one case. With virtual
+/// time, the clock belongs to the case.
 ///
-/// What is optional here has a default that says "cannot". A case that has no meaning without it gets no result.
+/// Optional methods have a default that is "unsupported". A case that needs one of them has no
+/// result then.
 pub trait Rig: Send + Sync + 'static {
-    /// The column of the matrix: the transport, with its store if it needs one, such as `kafka+sqlite`.
+    /// Returns the column of the matrix: the transport, with its store if it needs one, such as
+    /// `kafka+sqlite`.
     fn name(&self) -> &str;
 
-    /// How time passes.
+    /// Returns whether time is real or virtual.
     fn time(&self) -> Time;
 
-    /// Clock, randomness and ids for everything that the case starts.
+    /// Returns clock, random numbers and ids for everything that the case starts.
     fn seams(&self) -> Seams;
 
-    /// A new connection to the same server each time. Where there is no server, the same transport each time.
+    /// Opens a new connection to the same server. Without a server, returns the same transport each
+    /// time.
     fn connect<'a>(
         &'a self,
         namespace: &'a Namespace,
         seams: Seams,
     ) -> BoxFuture<'a, Result<Arc<dyn Transport>>>;
 
-    /// The store through which what this transport cannot hold takes its detour, if it is tested with one.
+    /// Connects to the store that holds what this transport cannot hold, if it is tested with one.
     fn store<'a>(
         &'a self,
         namespace: &'a Namespace,
@@ -36,8 +39,8 @@ pub trait Rig: Send + Sync + 'static {
         ready(Ok(None))
     }
 
-    /// A store beside a transport that delays messages itself: engines have it, with `delay = "native"`. Absent where
-    /// there is a [`Self::store`].
+    /// Connects to a store beside a transport that delays messages natively: engines have it, with
+    /// `delay = "native"`. Absent where there is a [`Self::store`].
     fn spare_store<'a>(
         &'a self,
         namespace: &'a Namespace,
@@ -47,7 +50,7 @@ pub trait Rig: Send + Sync + 'static {
         ready(Ok(None))
     }
 
-    /// How long things take.
+    /// Returns the durations that cases use.
     fn pace(&self) -> Pace {
         match self.time() {
             Time::Virtual(_) => Pace::VIRTUAL,
@@ -55,24 +58,26 @@ pub trait Rig: Send + Sync + 'static {
         }
     }
 
-    /// How many cases may run at once, unless somebody says otherwise; and how many of those that restart their server,
-    /// each of which has one of its own if that is more than one: see [`Self::isolate`]. What mostly waits takes many.
+    /// Default number of cases that run at once, and of cases that restart their server at once. If
+    /// the second number is more than one, each of them has its own server: see [`Self::isolate`].
+    /// Cases that mostly wait allow a large number.
     fn at_once(&self) -> (usize, usize) {
         (8, 1)
     }
 
-    /// How many cases over a [`Proxy`] run at once, each with servers of its own. They mostly wait.
+    /// Number of cases over a [`Proxy`] that run at once, each with its own servers. They mostly
+    /// wait.
     fn proxied_at_once(&self) -> usize {
         6
     }
 
-    /// What else the rig can do.
+    /// Returns the optional features of the rig.
     fn abilities(&self) -> Abilities {
         Abilities::default()
     }
 
-    /// Gives this rig a server of its own, before the first connection, because its case will restart it. Nothing to do
-    /// where each rig has its own anyway.
+    /// Gives this rig its own server before the first connection, because its case will restart the
+    /// server. Not needed where each rig has its own server.
     fn isolate(&self) -> BoxFuture<'_, Result<()>> {
         ready(Ok(()))
     }
@@ -82,24 +87,27 @@ pub trait Rig: Send + Sync + 'static {
         ready(Err(cannot("restart its broker")))
     }
 
-    /// Gives this rig a server of its own behind fault proxies, before the first connection. See [`Abilities::proxy`].
+    /// Gives this rig its own server behind fault proxies, before the first connection. See
+    /// [`Abilities::proxy`].
     ///
-    /// From then on [`Self::connect`] leads through the proxies with the default settings of the transport, because the
-    /// cases measure how soon it recovers with these. No connection may bypass them: a server that announces its own
-    /// address announces the address of its proxy, so a broker of several servers takes one proxy for each. The case
-    /// injects its faults into all of the returned proxies.
+    /// From then on [`Self::connect`] uses the proxies, with the default settings of the transport,
+    /// because the cases measure the recovery time with these. No connection may bypass the
+    /// proxies: a server that announces its own address announces the address of its proxy, so a
+    /// broker of several servers needs one proxy for each. The case injects its faults into all of
+    /// the returned proxies.
     fn isolate_behind_proxies(&self) -> BoxFuture<'_, Result<Vec<Arc<Proxy>>>> {
         ready(Err(cannot("put a proxy before its server")))
     }
 
-    /// Does this to the server behind the proxies, and returns when it is done. See [`Abilities::suspend`],
-    /// [`Abilities::replace`] and [`Abilities::empty`].
+    /// Injects this fault into the server behind the proxies, and returns when it is done. See
+    /// [`Abilities::suspend`], [`Abilities::replace`] and [`Abilities::empty`].
     fn inject(&self, fault: ServerFault) -> BoxFuture<'_, Result<()>> {
         let _ = fault;
         ready(Err(cannot("inject this fault into its server")))
     }
 
-    /// Makes ready what is due, and does nothing else, until `stop` is done. See [`Abilities::promoters`].
+    /// Promotes due messages, and nothing else, until `stop` completes. See
+    /// [`Abilities::promoters`].
     fn promote<'a>(
         &'a self,
         namespace: &'a Namespace,
@@ -110,19 +118,21 @@ pub trait Rig: Send + Sync + 'static {
         ready(Err(cannot("promote")))
     }
 
-    /// What is wrong in the store once everybody has stopped, in words; for one that can be looked at with its own tools.
+    /// Returns inconsistencies of the store after all clients have stopped, as text, for a store
+    /// with tools to inspect it.
     fn inspect<'a>(&'a self, namespace: &'a Namespace) -> BoxFuture<'a, Result<Vec<String>>> {
         let _ = namespace;
         ready(Ok(vec![]))
     }
 
-    /// Puts a message there in the documented layout, with a client that is not Dwell's. See [`Abilities::foreign`].
+    /// Writes a message in the documented layout with a client other than Dwell. See
+    /// [`Abilities::foreign`].
     fn put_foreign<'a>(&'a self, topic: &'a str, message: Foreign) -> BoxFuture<'a, Result<()>> {
         let _ = (topic, message);
-        ready(Err(cannot("put a foreign message")))
+        ready(Err(cannot("write a foreign message")))
     }
 
-    /// Addresses that must be refused; empty if the transport is not reached by one.
+    /// Returns URLs that must be refused; empty if the transport has no URL.
     fn bad_urls(&self) -> Vec<BadUrl> {
         vec![]
     }
@@ -133,7 +143,7 @@ pub trait Rig: Send + Sync + 'static {
         ready(Err(cannot("connect to a URL")))
     }
 
-    /// Lets time pass: all that is due within `time` happens.
+    /// Lets time pass: everything that is due within `time` happens.
     fn pass(&self, time: Duration) -> BoxFuture<'_, ()> {
         match self.time() {
             Time::Virtual(clock) => Box::pin(async move { clock.advance(time).await }),
@@ -142,17 +152,17 @@ pub trait Rig: Send + Sync + 'static {
     }
 }
 
-/// How time passes on a rig.
+/// Time of a rig.
 #[derive(Clone, Debug)]
 pub enum Time {
-    /// When the case says so. Everything runs on this clock.
+    /// Time passes only when the case advances it. Everything runs on this clock.
     Virtual(VirtualClock),
-    /// By itself.
+    /// Time passes as usual.
     Real,
 }
 
 impl Time {
-    /// The virtual clock, if there is one.
+    /// Returns the virtual clock, if there is one.
     pub fn virtual_clock(&self) -> Option<&VirtualClock> {
         match self {
             Self::Virtual(clock) => Some(clock),
@@ -161,23 +171,23 @@ impl Time {
     }
 }
 
-/// How long things take on a rig.
+/// Durations that the cases of a rig use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The lease of every subscription.
+    /// Lease of every subscription.
     pub lease: Duration,
-    /// How long until the broker has noticed that a session is dead.
+    /// Time after which the broker detects a dead session.
     pub session: Duration,
-    /// A delay worth testing.
+    /// A delay that is long enough for tests.
     pub delay: Duration,
-    /// How long to look before believing that nothing comes.
+    /// How long a case watches before it concludes that no message arrives.
     pub quiet: Duration,
-    /// How long to wait for what must come.
+    /// How long a case waits for an expected event.
     pub patience: Duration,
 }
 
 impl Pace {
-    /// Waiting costs nothing.
+    /// Durations for virtual time, where waiting is free.
     pub const VIRTUAL: Self = Self {
         lease: Duration::from_secs(30),
         session: Duration::from_secs(30),
@@ -186,7 +196,7 @@ impl Pace {
         patience: Duration::ZERO,
     };
 
-    /// As short as a server can reliably tell apart.
+    /// The shortest durations that a server distinguishes reliably.
     pub const REAL: Self = Self {
         lease: Duration::from_secs(2),
         session: Duration::from_secs(6),
@@ -196,22 +206,23 @@ impl Pace {
     };
 }
 
-/// What a rig can do beside connecting.
+/// Optional features of a rig.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// [`Rig::restart_broker`] works. Where a durable transport's server is not ours to restart, such cases are
-    /// reported as skipped.
+    /// [`Rig::restart_broker`] works. Cases that need it are skipped where a durable transport's
+    /// server cannot be restarted.
     pub restart: bool,
     /// [`Rig::put_foreign`] works.
     pub foreign: bool,
-    /// Another process can reach the same server, so that a worker can be killed. It is this test again, started by
-    /// [`crate::main`]; where it cannot be, a worker is killed by dropping it without a word.
+    /// Other processes can reach the same server, so that a worker process can be killed. It is
+    /// another process of this test, started by [`crate::main`]. Otherwise a worker is killed by
+    /// dropping it without a shutdown.
     pub processes: bool,
-    /// What is due is made ready by processes of their own, which are killed like workers.
+    /// Due messages are promoted by separate processes, which are killed like workers.
     pub promoters: bool,
-    /// [`Rig::isolate_behind_proxies`] works: the cases of the group `Connecting` run. Declare it for every transport with
-    /// a server, together with the faults below that its server allows.
+    /// [`Rig::isolate_behind_proxies`] works: the cases of the group `Connecting` run. Declare it
+    /// for every transport with a server, together with the faults below that its server supports.
     pub proxy: bool,
     /// [`Rig::inject`] suspends and resumes the server.
     pub suspend: bool,
@@ -221,71 +232,73 @@ pub struct Abilities {
     pub empty: bool,
 }
 
-/// What happens to the server behind the proxies of a case, see [`Rig::inject`].
+/// Fault of the server behind the proxies of a case, see [`Rig::inject`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerFault {
     /// All processes of the server stop (`SIGSTOP`). Connections stay open.
     Suspend,
-    /// They continue.
+    /// The processes continue.
     Resume,
-    /// Another server that has all confirmed data takes over behind the same address, in the way in which this broker fails
-    /// over. Where the old server survives that, as one that refuses writes, existing connections stay with it.
+    /// Another server that has all confirmed data takes over behind the same address, as in a
+    /// failover of this broker. If the old server still runs, for example read-only, existing
+    /// connections stay with it.
     Replace,
-    /// The server loses all data, topics included, as a server without persistence does when it restarts.
+    /// The server loses all data, including topics, as a server without persistence does when it
+    /// restarts.
     Empty,
 }
 
 impl Abilities {
-    /// With [`Self::restart`].
+    /// Declares [`Self::restart`].
     #[must_use]
     pub fn with_restart(mut self) -> Self {
         self.restart = true;
         self
     }
 
-    /// With [`Self::promoters`].
+    /// Declares [`Self::promoters`].
     #[must_use]
     pub fn with_promoters(mut self) -> Self {
         self.promoters = true;
         self
     }
 
-    /// With [`Self::foreign`].
+    /// Declares [`Self::foreign`].
     #[must_use]
     pub fn with_foreign(mut self) -> Self {
         self.foreign = true;
         self
     }
 
-    /// With [`Self::proxy`].
+    /// Declares [`Self::proxy`].
     #[must_use]
     pub fn with_proxy(mut self) -> Self {
         self.proxy = true;
         self
     }
 
-    /// With [`Self::suspend`].
+    /// Declares [`Self::suspend`].
     #[must_use]
     pub fn with_suspend(mut self) -> Self {
         self.suspend = true;
         self
     }
 
-    /// With [`Self::replace`].
+    /// Declares [`Self::replace`].
     #[must_use]
     pub fn with_replace(mut self) -> Self {
         self.replace = true;
         self
     }
 
-    /// With [`Self::empty`].
+    /// Declares [`Self::empty`].
     #[must_use]
     pub fn with_empty(mut self) -> Self {
         self.empty = true;
         self
     }
 
-    /// With [`Self::processes`].
+    /// Declares [`Self::processes`].
     #[must_use]
     pub fn with_processes(mut self) -> Self {
         self.processes = true;
@@ -293,30 +306,30 @@ impl Abilities {
     }
 }
 
-/// A message as another client writes it: [`dwell_core::wire`] says which headers mean what.
+/// A message as another client writes it. [`dwell_core::wire`] documents the headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Foreign {
-    /// The broker's own key, where it has one.
+    /// Key of the broker, if it has keys.
     pub key: Option<Bytes>,
-    /// As written, in order.
+    /// Headers as written, in order.
     pub headers: Headers,
-    /// As written.
+    /// Body as written.
     pub body: Bytes,
 }
 
-/// An address that must be refused.
+/// A URL that must be refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadUrl {
     /// What is wrong with it, such as "wrong password".
     pub what: String,
-    /// The address itself.
+    /// The URL.
     pub url: String,
-    /// The kind of error to expect.
+    /// Expected kind of error.
     pub expect: ErrorKind,
-    /// What must not be in the error's text.
+    /// Text that must not appear in the error.
     pub secret: Option<String>,
 }
 
 fn cannot(what: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("this rig cannot {what}: its abilities should not say so"))
+    Error::new(ErrorKind::Unsupported, format!("this rig cannot {what}; remove it from its abilities"))
 }

@@ -1,9 +1,9 @@
-//! A clock that is wrong.
+//! A clock with a wrong wall time.
 
 use dwell_core::{BoxFuture, Busy, Clock, Moment, Timestamp};
 use std::{sync::Arc, time::Duration};
 
-/// The same clock, with its wall time off by so many milliseconds: a sender that nobody has set right.
+/// The same clock with its wall time shifted by this number of milliseconds.
 pub(crate) struct Skewed {
     clock: Arc<dyn Clock>,
     by: i64,

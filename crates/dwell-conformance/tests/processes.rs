@@ -1,6 +1,7 @@
-//! A worker that is a process of its own: it is this test again, holds deliveries, and is killed.
+//! A test with a worker process: this test again, which holds deliveries and is killed.
 //!
-//! The log cannot be reached from another process, so the worker has a broker of its own with the same messages.
+//! The log cannot be reached from another process, so the worker has its own broker with the same
+//! messages.
 
 use dwell_conformance::{
     Abilities, Namespace, Options, Rig, Time, Verdict,
@@ -12,7 +13,7 @@ use dwell_core::{
 };
 use std::{process::ExitCode, sync::Arc};
 
-/// What the suite starts a worker with.
+/// The argument that makes the test a worker.
 const WORKER: &str = "--hold-deliveries";
 
 fn is_worker() -> bool {
@@ -70,7 +71,7 @@ fn main() -> ExitCode {
     if is_worker() {
         return dwell_conformance::main(ProcessRig::new);
     }
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = tokio::runtime::Runtime::new().expect("the runtime starts");
     let options = Options { filters: vec!["a killed consumer loses nothing".into()], ..Options::default() };
     let report = runtime.block_on(run_all(ProcessRig::new, &options, |case| println!("{case:?}")));
     let (passed, failed) = (report.count(Verdict::Pass), report.count(Verdict::Fail));

@@ -1,5 +1,5 @@
-//! The cases about delays on the memory transport, in real time: its own column runs on a virtual
-//! clock, which has no parts of a millisecond.
+//! The cases about delays on the memory transport in real time. Its own column runs on a virtual
+//! clock, which has no fractions of a millisecond.
 
 use dwell_conformance::{Namespace, Options, Rig, Time, Verdict, run_all};
 use dwell_core::{BoxFuture, Result, Seams, Transport, ready};
@@ -41,23 +41,23 @@ impl Rig for RealTimeRig {
 }
 
 #[test]
-fn nothing_in_memory_is_early_by_a_microsecond() {
+fn no_message_in_memory_is_early_by_a_microsecond() {
     // Timers fire once in each millisecond, counted from the start of their runtime, and hide
     // whatever is early at other times.
     for quarter in 0..4 {
-        look(quarter);
+        run_cases(quarter);
     }
 }
 
 /// Runs the cases on a runtime that begins in this quarter of a millisecond.
 #[expect(clippy::disallowed_methods, reason = "real time")]
-fn look(quarter: u32) {
+fn run_cases(quarter: u32) {
     let cases = [
         "no delayed send is early by a microsecond",
         "no deferral and no retry is early by a microsecond",
         "no rescheduled message is early by a microsecond",
         "a delayed send is never early",
-        "a millisecond is waited for",
+        "delays of a millisecond",
     ];
     let options = Options { filters: cases.map(str::to_owned).to_vec(), ..Options::default() };
     let part = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_micros() % 1000;

@@ -1,4 +1,4 @@
-//! Taking in what users and copies send: one script for many of one topic.
+//! Storing messages of users and copies: one script for many messages of one topic.
 
 use crate::{
     buckets,
@@ -14,13 +14,13 @@ use dwell_core::{
 use redis::{Cmd, Value};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// How many go into one script, where each goes to one subscription.
+/// Number of messages in one script, if each goes to one subscription.
 const CHUNK: usize = 200;
 
-/// How much one script moves, in bytes of bodies.
+/// Maximum number of body bytes that one script moves.
 pub(crate) const WEIGHT: usize = 256 << 10;
 
-/// The size of one script so far.
+/// Size of the current script.
 #[derive(Default)]
 struct Load {
     count: usize,
@@ -40,7 +40,7 @@ impl Load {
     }
 }
 
-/// A due time as scripts take it: on the server's own clock.
+/// Writes a due time for scripts, which use the server's clock.
 pub(crate) fn write_due(command: &mut Cmd, due: Due) {
     match due {
         Due::NOW => command.arg("n").arg(0),
@@ -49,14 +49,14 @@ pub(crate) fn write_due(command: &mut Cmd, due: Due) {
     };
 }
 
-/// A message to send, where it goes, and the call that may have stored it before.
+/// A message to send, its destination, and the earlier call that may have stored it.
 struct Sending<'a> {
     index: usize,
     envelope: &'a Envelope,
     before: Option<Before>,
 }
 
-/// Sends all of them, each topic by itself, in order. One result each.
+/// Sends all of them, in order within each topic. Returns one result each.
 pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sent>> {
     let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
     let mut rooms: BTreeMap<Text, Vec<Vec<Sending>>> = BTreeMap::new();
@@ -76,11 +76,11 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
         };
         let topic = envelope.to.topic_name();
         if !feeds.contains_key(topic) {
-            // A topic that is not there is said later, and looked for once.
+            // A missing topic is reported later, and looked up once.
             let place = store.place(topic).await.ok();
             feeds.insert(topic, place);
         }
-        // In a bucket, a message waits for all subscriptions at once.
+        // In a bucket, a message is pending for all subscriptions at once.
         let place = feeds[topic].as_ref().filter(|_| room == *topic);
         let share = |of| place.map_or(of, |place| place.share(of));
         let chunks = rooms.entry(room.clone()).or_default();
@@ -91,7 +91,7 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
             chunk.push(Sending { index, envelope, before });
         }
     }
-    // All are under way at once, in the order in which they are written to the connection.
+    // All scripts run concurrently, in the order in which they are written to the connection.
     let chunks = rooms
         .into_iter()
         .flat_map(|(room, chunks)| chunks.into_iter().map(move |chunk| (room.clone(), chunk)));
@@ -120,15 +120,16 @@ async fn accept_chunk(store: &Store, room: &Text, chunk: Vec<Sending<'_>>) -> Re
     let stored = store_chunk(store, room, &underway.chunk, call).await;
     match &stored {
         Ok(_) => underway.chunk.clear(),
-        // Nobody knows whether it is stored, and for good: if it comes again, it is not stored twice.
+        // The outcome is unknown. If the message is sent again, it is not stored twice.
         Err(error) if is_unknown(error) => {}
-        // This call did not store it; what one before has done is as unknown as it was.
+        // This call did not store it. The outcome of an earlier call is still unknown.
         Err(_) => underway.call = None,
     }
     stored
 }
 
-/// A step of sends to another broker, recorded in the topic of the forwarder. One result each.
+/// Records one step of sends to another broker in the topic of the forwarder. Returns one result
+/// each.
 pub(crate) async fn record_sends(
     store: &Store,
     entries: &[(Envelope, Option<Sent>)],
@@ -175,7 +176,8 @@ async fn record_chunk(
     Ok(chunk.iter().zip(answers).map(|((envelope, _), answer)| read(envelope, answer)).collect())
 }
 
-/// What nobody knows the outcome of when this is dropped: also because whoever sends it was stopped in the middle.
+/// Sends whose outcome is unknown if this is dropped, which also happens when the sender is
+/// cancelled.
 struct Underway<'a> {
     store: &'a Store,
     room: &'a Text,
@@ -193,7 +195,7 @@ impl Drop for Underway<'_> {
     }
 }
 
-/// It may have been done, or may still be.
+/// Whether the call may have had an effect, or may still have one.
 pub(crate) fn is_unknown(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }
@@ -205,7 +207,7 @@ async fn store_chunk(
     call: &Call,
 ) -> Result<Vec<Result<Sent>>> {
     store.open()?;
-    // Before a bucket of it is entered: nothing is made for a topic that is not there.
+    // Checked before a bucket is registered, because a missing topic must leave no keys behind.
     store.place(room).await?;
     buckets::enter(store, room).await?;
     let answers = store
@@ -221,7 +223,7 @@ async fn store_chunk(
     Ok(sent)
 }
 
-/// Waits until as many replicas have it as were asked for.
+/// Waits for the configured number of replicas.
 async fn confirm(store: &Store, room: &Text, call: &Call) -> Result<()> {
     let key = keys::calls(&store.link.settings.prefix, keys::split(room).0, &store.calls.name);
     let (last, serial) = (redis::cmd("HGET").arg(&key).arg(call.lane).clone(), format!("{}\n", call.serial));
@@ -263,7 +265,7 @@ fn read(envelope: &Envelope, answer: Value) -> Result<Sent> {
     match answer.first().map(text).as_deref() {
         Some("sent") => Ok(Sent::default()),
         Some("discarded") => {
-            tracing::warn!(%topic, "nobody has subscribed to this topic: what is sent to it is dropped");
+            tracing::warn!(%topic, "topic has no subscription; message discarded");
             Ok(Sent::default())
         }
         Some("waits") => Ok(Sent { due, duplicate: false }),
@@ -271,7 +273,7 @@ fn read(envelope: &Envelope, answer: Value) -> Result<Sent> {
         Some("conflict") => {
             let (id, to) = (&envelope.message.id, wire::final_destination(envelope));
             let text = format!(
-                "`{id}` was sent to `{to}` before, with other content: choose another id, or ask to replace it"
+                "`{id}` was sent to `{to}` before with other content: choose another id, or send with `Replace`"
             );
             Err(Error::new(ErrorKind::Conflict, text))
         }
@@ -287,7 +289,7 @@ fn read(envelope: &Envelope, answer: Value) -> Result<Sent> {
 fn too_large(envelope: &Envelope, most: usize) -> Error {
     let (id, size) = (&envelope.message.id, envelope.message.body.len());
     let text = format!(
-        "the body of `{id}` has {size} bytes, and this takes at most {most}: send less, or raise `max_body`"
+        "the body of `{id}` has {size} bytes, but the limit is {most}: send less, or raise `max_body`"
     );
     Error::new(ErrorKind::TooLarge, text)
 }

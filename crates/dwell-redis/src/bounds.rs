@@ -1,4 +1,4 @@
-//! What one script does at most, in bytes: each is run once, and what it left is looked at.
+//! Limits of one script, in bytes: each script runs once, and the rest is checked.
 
 use crate::{
     Redis,
@@ -13,7 +13,7 @@ use dwell_core::{
 use redis::Cmd;
 use std::{sync::Arc, time::Duration};
 
-/// Three of them are as much as a script moves.
+/// Three of them are the maximum that a script moves.
 const LARGE: usize = 100 << 10;
 const MANY: i64 = 20;
 
@@ -56,7 +56,7 @@ impl Stage {
         number(&self.redis.store.link.query(&asked).await.unwrap())
     }
 
-    /// One script, once. Whether it says that there is more.
+    /// Runs a script once. Returns whether there is more to do.
     async fn once(&self, script: &Script, with: impl Fn(&mut Cmd)) -> i64 {
         let topics = [Text::from("orders")];
         let answer = self.redis.store.run(script, &topics, |_, command| with(command)).await.unwrap();
@@ -65,7 +65,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn a_script_that_makes_ready_what_is_due_ends_where_messages_are_large() {
+async fn promotion_of_large_messages_is_limited_per_script() {
     let stage = Stage::new("").await;
     stage.send(Due::After(Duration::from_millis(1))).await;
     assert_eq!(stage.once(&PROMOTE, |command| _ = command.arg(200)).await, 1);
@@ -75,7 +75,7 @@ async fn a_script_that_makes_ready_what_is_due_ends_where_messages_are_large() {
 }
 
 #[tokio::test]
-async fn a_script_that_takes_in_what_others_put_there_ends_where_messages_are_large() {
+async fn intake_of_large_foreign_messages_is_limited_per_script() {
     let stage = Stage::new("").await;
     let lua = "for _ = 1, 20 do redis.call('XADD', KEYS[1], '*', 'body', string.rep('x', 102400)) end";
     stage.ask(&["EVAL", lua, "1", "dwell:{orders}:incoming"]).await;
@@ -85,7 +85,7 @@ async fn a_script_that_takes_in_what_others_put_there_ends_where_messages_are_la
 }
 
 #[tokio::test]
-async fn a_script_that_gives_back_what_dead_workers_held_ends_where_messages_are_large() {
+async fn recovery_of_large_messages_is_limited_per_script() {
     let stage = Stage::new("").await;
     stage.send(Due::NOW).await;
     stage.receive().await;
@@ -97,7 +97,7 @@ async fn a_script_that_gives_back_what_dead_workers_held_ends_where_messages_are
 }
 
 #[tokio::test]
-async fn a_script_that_gives_back_what_somebody_leaves_with_ends_where_messages_are_large() {
+async fn release_of_large_messages_on_close_is_limited_per_script() {
     let stage = Stage::new("").await;
     stage.send(Due::NOW).await;
     let held = stage.receive().await;
@@ -106,7 +106,7 @@ async fn a_script_that_gives_back_what_somebody_leaves_with_ends_where_messages_
     let owner = crate::places::text(&stage.redis.store.link.query(&owner).await.unwrap());
     let given = stage.once(&GIVE_BACK, |command| _ = command.arg("mail").arg(&owner).arg(20)).await;
     assert_eq!((given, stage.ask(&["ZCARD", "dwell:{orders}:leases:mail"]).await), (3, MANY - 3));
-    // Those behind, by their fences.
+    // The later ones, by their fences.
     let leases: Vec<_> = held.iter().skip(3).map(|delivery| delivery.receipt.lease()).collect();
     let entries = crate::entries::Entries::default();
     let given = stage.once(&GIVE_BACK, |command| {
@@ -120,7 +120,7 @@ async fn a_script_that_gives_back_what_somebody_leaves_with_ends_where_messages_
 }
 
 #[tokio::test]
-async fn a_script_that_forgets_what_is_over_ends_where_messages_are_large() {
+async fn expiry_of_large_records_is_limited_per_script() {
     let stage = Stage::new("&done=1ms").await;
     stage.send(Due::NOW).await;
     let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };

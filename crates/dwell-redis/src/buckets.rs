@@ -1,11 +1,15 @@
-//! A backlog that is spread: over shards by id, so that what is due at one instant is on all servers, and within a shard over
-//! buckets by time, so that no key grows without bound and what is over goes as a whole. Each bucket is a hash slot of its own.
+//! A distributed backlog. Pending messages are distributed over shards by id, so that messages due
+//! at one instant are on all servers; and within a shard over buckets by time, so that no key grows
+//! without bound and an old bucket is removed as a whole. Each bucket has its own hash slot.
 //!
-//! * **No bucket is lost.** A topic's slot has the register of its buckets. One is entered before anything is put into it, and
-//!   comes off before it is looked at for the last time: if it is not empty then, it is entered again.
-//! * **Never early.** The server tells by its own clock what is due in a bucket, to the millisecond. The time in a bucket's name only
-//!   says from when on to look at it, and that is early enough for clocks that differ.
-//! * **Once.** What is due is copied to its topic, confirmed, and only then removed; what has arrived before is known there.
+//! * **No bucket is lost.** The slot of a topic contains the register of its buckets. A bucket is
+//!   registered before anything is stored in it, and removed from the register before its last
+//!   check. If it is not empty then, it is registered again.
+//! * **Never early.** The server's clock decides which messages of a bucket are due, to the
+//!   millisecond. The time in a bucket's name only determines when scanning begins, early enough
+//!   for clocks that differ.
+//! * **Once.** Due messages are copied to their topic, confirmed, and only then removed. The topic
+//!   recognises messages that have arrived before.
 
 use crate::{
     accept::WEIGHT,
@@ -25,23 +29,23 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// How much is brought at a time, to all subscriptions together.
+/// Number of messages that are moved at a time, to all subscriptions together.
 const CHUNK: usize = 200;
 
-/// How long after trouble it is tried again.
+/// Pause after an error.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long before its time, and after it, a bucket is looked at: by so much may clocks differ. Where they differ more, the
-/// register is told.
+/// How long before and after its time a bucket is scanned. Clocks may differ by this duration. For
+/// larger differences the register is updated.
 const AHEAD: Duration = Duration::from_secs(600);
 
-/// How long a bucket that was entered is not entered again.
+/// How long a registered bucket is not registered again.
 const ENTERED: Duration = Duration::from_secs(300);
 
 /// A bucket: `topic#shard@start`, with its start in milliseconds. No topic has such a name.
 pub(crate) struct Bucket<'a> {
     pub(crate) topic: &'a str,
-    /// What the register has: `shard@start`.
+    /// Entry in the register: `shard@start`.
     entry: &'a str,
     start: i64,
 }
@@ -54,7 +58,7 @@ impl<'a> Bucket<'a> {
         Some(Self { topic, entry, start })
     }
 
-    /// When what was put into it by a clock like the server's is due at the latest.
+    /// Latest due time of messages that were stored by a clock equal to the server's.
     fn end(&self, settings: &RedisSettings) -> i64 {
         self.start.saturating_add(width(settings))
     }
@@ -64,8 +68,9 @@ fn width(settings: &RedisSettings) -> i64 {
     i64::try_from(to_millis(settings.bucket)).unwrap_or(i64::MAX).max(1)
 }
 
-/// Where a message is taken in: in its topic's own slot, or, if it waits for all of a topic that is spread, in a bucket of its shard.
-/// An id that a sender chose is looked for in one place alone, so it stays there.
+/// Returns where a message is stored: in its topic's slot, or in a bucket of its shard if it is
+/// pending for all subscriptions of a distributed topic. An id that a sender chose is looked up in
+/// one place only, so such a message stays in the topic's slot.
 pub(crate) fn room(envelope: &Envelope, settings: &RedisSettings, now: Timestamp) -> Text {
     let topic = envelope.to.topic_name();
     let is_plain = envelope.once.is_none() && envelope.to.subscription_name().is_none();
@@ -83,7 +88,7 @@ pub(crate) fn room(envelope: &Envelope, settings: &RedisSettings, now: Timestamp
     format!("{topic}#{}@{start}", hash % u64::from(settings.shards)).into()
 }
 
-/// Who looks after what. One that ended before its time is started again.
+/// Running tasks by name. A task that ended early is started again.
 #[derive(Default)]
 struct Tasks(HashMap<Text, JoinHandle<()>>);
 
@@ -99,24 +104,24 @@ impl Tasks {
     }
 }
 
-/// What one connection knows of buckets.
+/// Buckets as one connection knows them.
 #[derive(Default)]
 pub(crate) struct Buckets {
-    /// Topics whose buckets are looked after by this connection.
+    /// Topics whose buckets this connection scans.
     watched: Mutex<Tasks>,
-    /// Buckets that were entered: when, and at which version of their topic.
+    /// Registered buckets: time of the registration, and version of their topic.
     entered: Mutex<HashMap<Text, (Duration, u64)>>,
 }
 
-/// Enters a bucket before something is put into it. The register of a topic that was emptied and created again since has lost it:
-/// such a topic has another version.
+/// Registers a bucket before anything is stored in it. A topic that was deleted and created again
+/// has lost its register, but also has another version.
 pub(crate) async fn enter(store: &Store, room: &Text) -> Result<()> {
     let Some(bucket) = Bucket::parse(room) else { return Ok(()) };
     let settings = &keys::of_topic(&store.link.settings.prefix, bucket.topic)[0];
     let version = store.link.query(redis::cmd("HGET").arg(settings).arg("version")).await?;
     let version = match u64::try_from(number(&version)).unwrap_or(0) {
         0 => {
-            // The topic vanished: what is known of it is outdated.
+            // The topic has vanished: the cached data is outdated.
             let topic = Text::from(bucket.topic);
             store.places.forget(std::slice::from_ref(&topic));
             store.place(&topic).await?.version
@@ -138,8 +143,8 @@ pub(crate) async fn enter(store: &Store, room: &Text) -> Result<()> {
     Ok(())
 }
 
-/// What was put into a bucket is due then, by the server's clock. Where that is not the time of the bucket, the register is told:
-/// nobody would look in time, or it may have come off since.
+/// Updates the register if the server's due times differ from the time of the bucket. Otherwise the
+/// bucket would be scanned too late, or may already be removed from the register.
 pub(crate) async fn correct(store: &Store, room: &Text, dues: impl Iterator<Item = Timestamp>) -> Result<()> {
     let Some(bucket) = Bucket::parse(room) else { return Ok(()) };
     let end = bucket.end(&store.link.settings);
@@ -149,7 +154,7 @@ pub(crate) async fn correct(store: &Store, room: &Text, dues: impl Iterator<Item
     }
 }
 
-/// Something in a bucket is due at any time from now on.
+/// Registers that a bucket may contain due messages from now on.
 pub(crate) async fn look_from_now_on(store: &Store, room: &str) -> Result<()> {
     match Bucket::parse(room) {
         Some(bucket) => register(store, &bucket, 0).await,
@@ -166,7 +171,7 @@ async fn register(store: &Store, bucket: &Bucket<'_>, from: i64) -> Result<()> {
         command.arg(3).arg(&keys).arg(bucket.entry).arg(from);
     });
     if text(&entered.await?) == "none" {
-        // It has vanished: what is known of it is outdated.
+        // It has vanished: the cached data is outdated.
         let topic = Text::from(bucket.topic);
         store.places.forget(std::slice::from_ref(&topic));
         store.place(&topic).await?;
@@ -177,15 +182,15 @@ async fn register(store: &Store, bucket: &Bucket<'_>, from: i64) -> Result<()> {
     store.confirm(keys[0], &score, |score| score != Value::Nil).await
 }
 
-/// The names of all buckets of a topic.
+/// Returns the names of all buckets of a topic.
 pub(crate) async fn all(store: &Store, topic: &str) -> Result<Vec<Text>> {
     let key = keys::buckets(&store.link.settings.prefix, topic);
     let entries = store.link.query(redis::cmd("ZRANGE").arg(key).arg(0).arg(-1)).await?;
     Ok(list(entries).iter().map(|entry| format!("{topic}#{}", text(entry)).into()).collect())
 }
 
-/// Sees to it that what waits in the buckets of a topic is brought there on time, as long as this connection is there: also where only
-/// others spread it.
+/// Promotes the messages in the buckets of a topic on time, as long as this connection is open,
+/// even if only other programs use buckets.
 pub(crate) fn watch(store: &Arc<Store>, topic: &Text) {
     let is_ours = store.link.settings.shards > 0;
     if (!is_ours && !store.places.is_spread(topic)) || wire::is_dead_letter_topic(topic) {
@@ -195,13 +200,13 @@ pub(crate) fn watch(store: &Arc<Store>, topic: &Text) {
     if !is_ours && !watched.0.contains_key(topic) {
         tracing::warn!(
             %topic,
-            "other programs spread what waits for this topic (`shards`), and this one does not: say `shards` in its URL as well"
+            "other programs distribute the pending messages of this topic (`shards`), but this one does not; set `shards` in its URL as well"
         );
     }
     watched.keep(topic, || watch_topic(Arc::downgrade(store), topic.clone()));
 }
 
-/// One task for each bucket whose time has come.
+/// Runs one task for each bucket whose time has come.
 async fn watch_topic(store: Weak<Store>, topic: Text) {
     let mut waiter = None;
     let mut running = Tasks::default();
@@ -210,7 +215,7 @@ async fn watch_topic(store: Weak<Store>, topic: Text) {
         let (open, wait, signal) = match look(&store, &topic).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, %topic, "its buckets could not be looked at: it is tried again");
+                tracing::warn!(%error, %topic, "scanning the buckets of a topic failed; retrying");
                 store.seams.clock.sleep(PAUSE).await;
                 continue;
             }
@@ -224,7 +229,7 @@ async fn watch_topic(store: Weak<Store>, topic: Text) {
     }
 }
 
-/// The buckets whose time has come, how long until that of the next, and the last signal.
+/// Returns the buckets whose time has come, the time until the next one, and the last signal.
 async fn look(store: &Store, topic: &Text) -> Result<(Vec<Text>, Duration, String)> {
     let prefix = &store.link.settings.prefix;
     let keys = [keys::buckets(prefix, topic), keys::of_topic(prefix, topic).swap_remove(3)];
@@ -239,7 +244,7 @@ async fn look(store: &Store, topic: &Text) -> Result<(Vec<Text>, Duration, Strin
     Ok((open, wait, answer.next().map(|signal| text(&signal)).unwrap_or_default()))
 }
 
-/// Brings what is due in one bucket to its topic, until it is empty and its time is over.
+/// Moves the due messages of a bucket to its topic, until the bucket is empty and its time is over.
 async fn bring(store: Weak<Store>, topic: Text, from: Text) {
     let mut waiter = None;
     while let Some(store) = store.upgrade().filter(|store| store.open().is_ok()) {
@@ -261,17 +266,18 @@ async fn bring(store: Weak<Store>, topic: Text, from: Text) {
                 waiter.wait(&store, &signals, wait).await;
             }
             Err(error) => {
-                tracing::warn!(%error, bucket = %from, "what is due could not be brought to its topic: it is tried again");
+                tracing::warn!(%error, bucket = %from, "promotion from a bucket failed; retrying");
                 store.seams.clock.sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// Name, due, generation and item of one that waits in a bucket.
+/// Name, due time, generation and item of a message in a bucket.
 type Waiting = [Vec<u8>; 4];
 
-/// Brings some. If there is none, says how long until the next, if there is one, and the last signal.
+/// Moves some messages. If none is due, returns the time until the next one, if there is one, and
+/// the last signal.
 async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(Option<Duration>, String)>> {
     let bucket = std::slice::from_ref(from);
     let place = store.place(topic).await?;
@@ -304,7 +310,8 @@ async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(
     Ok(None)
 }
 
-/// Waits until as many replicas have what arrived as were asked for. If they have not, it stays where it was.
+/// Waits for the configured number of replicas of the topic. Without them, the messages stay in the
+/// bucket.
 async fn confirm(store: &Store, topic: &Text, from: &Text, due: &[Waiting]) -> Result<()> {
     let Some([name, _, generation, _]) = due.first() else { return Ok(()) };
     let known = &keys::of_topic(&store.link.settings.prefix, topic)[4];
@@ -313,7 +320,7 @@ async fn confirm(store: &Store, topic: &Text, from: &Text, due: &[Waiting]) -> R
     store.confirm(known, &is_known, |is_known| number(&is_known) == 1).await
 }
 
-/// Removes a bucket that is empty and whose time is over. Whether it is gone.
+/// Removes a bucket that is empty and whose time is over. Returns whether it is removed.
 async fn close(store: &Store, room: &Text) -> Result<bool> {
     let Some(bucket) = Bucket::parse(room) else { return Ok(true) };
     let over = bucket.end(&store.link.settings).saturating_add(to_millis(AHEAD) as i64);
@@ -329,8 +336,8 @@ async fn close(store: &Store, room: &Text) -> Result<bool> {
     if !ask("look").await? {
         return Ok(false);
     }
-    // Off the register first: whoever puts something into it now, by a clock that is far behind, enters it anew when he is told when
-    // that is due.
+    // Removed from the register first. A sender whose clock is far behind registers it again when
+    // it learns the due time.
     let key = keys::buckets(&store.link.settings.prefix, bucket.topic);
     store.link.query(redis::cmd("ZREM").arg(key).arg(bucket.entry)).await?;
     match ask("close").await {
@@ -358,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_at_one_instant_is_spread_over_shards_and_waits_in_the_bucket_of_its_time() {
+    fn messages_due_at_one_instant_are_distributed_over_shards() {
         const HOUR: i64 = 3_600_000;
         let (settings, now) = (settings(), Timestamp(100 * HOUR + 5));
         let mut shards = HashSet::new();
@@ -373,15 +380,15 @@ mod tests {
         }
         assert_eq!(shards.len(), 4);
         let at = |time| room(&order("a", Due::At(Timestamp(time))), &settings, now);
-        assert_eq!(at(5), at(100 * HOUR), "what is past is due now");
+        assert_eq!(at(5), at(100 * HOUR), "a past time is due now");
         assert_ne!(at(101 * HOUR - 1), at(101 * HOUR));
         let far = room(&order("a", Due::After(Duration::MAX)), &settings, now);
         assert!(Bucket::parse(&far).is_some(), "{far}");
     }
 
-    /// Who sends or brings what waits in any number of buckets keeps none of them in mind; and who looks after them is started again.
+    /// Senders and promoters do not cache buckets, and a promoter task that ended is started again.
     #[tokio::test]
-    async fn a_task_that_ended_before_its_time_is_started_again_and_no_bucket_is_kept_in_mind() {
+    async fn a_task_that_ended_early_is_restarted_and_buckets_are_not_cached() {
         let server = RedisServer::start(RedisOptions::default()).unwrap();
         let url = TransportUrl::parse(&format!("{}?shards=2&bucket=1s", server.url())).unwrap();
         let redis = crate::connect(&url, Seams::system("test")).await.unwrap();
@@ -413,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_wait_for_all_under_an_id_of_ours_stays_in_its_topic() {
+    fn only_plain_delayed_publishes_are_stored_in_buckets() {
         let (settings, now) = (settings(), Timestamp(0));
         let later = Due::After(Duration::from_secs(1));
         let mut chosen = order("a", later);

@@ -1,13 +1,15 @@
-//! Calls that may reach the server twice: a connection that breaks does not tell whether the last one arrived, and the client
-//! library, this link and callers all try again.
+//! Calls that may reach the server twice. After a broken connection it is unknown whether the last
+//! call arrived, and the client library, this link and callers all retry.
 //!
-//! Each call of a script that must not be done twice has a *lane* and a *serial number*. The server keeps the last answer of each
-//! lane: the same number again gets that answer and nothing else happens, and a lower number comes too late and is refused.
-//! There are as many lanes as calls were ever under way at once, so what the server keeps is bounded.
+//! Each call of a script that must not run twice has a *lane* and a *serial number*. The server
+//! keeps the last answer of each lane. The same number again returns that answer without any
+//! effect, and a lower number is refused as outdated. The number of lanes is the maximum number of
+//! concurrent calls, so the server's memory for them is bounded.
 //!
-//! A send whose outcome nobody knows keeps its lane. When the same envelope is sent again, it says which call it was part of,
-//! and is stored only if that call has not done so; after that, that call comes too late. So does a settlement: where its fence
-//! is of no use any more, what that call answered tells whether it was itself that settled.
+//! A send with an unknown outcome keeps its lane. When the same envelope is sent again, it names
+//! the earlier call, and is stored only if that call has not stored it. After that, the earlier
+//! call is outdated. Settlements work in the same way: if the fence is no longer valid, the answer
+//! of the earlier call shows whether it settled the delivery.
 
 use dwell_core::{Envelope, MessageId, Seams, Text};
 use std::{
@@ -16,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// How long an envelope whose outcome is unknown is kept in mind, and how many.
+/// How long an envelope with an unknown outcome is remembered, and the maximum number.
 const KEPT: Duration = Duration::from_secs(600);
 const MOST_KEPT: usize = 10_000;
 
@@ -27,7 +29,7 @@ struct Lanes {
     free: Vec<u32>,
 }
 
-/// One call. Its lane serves another when nobody keeps it any more.
+/// A call. Its lane is reused when the call is no longer referenced.
 pub(crate) struct Call {
     pub(crate) lane: u32,
     pub(crate) serial: u64,
@@ -40,24 +42,24 @@ impl Drop for Call {
     }
 }
 
-/// Where an envelope, or a settlement, was in a call whose outcome is unknown.
+/// Position of an envelope, or a settlement, in a call with an unknown outcome.
 #[derive(Clone)]
 pub(crate) struct Before {
     call: Arc<Call>,
-    /// Where that call was made: the server that may have it is asked again, and no other.
+    /// Where that call was made. Only the server that may have it is called again.
     pub(crate) room: Text,
-    /// From 1.
+    /// Position, from 1.
     index: usize,
 }
 
 impl Before {
-    /// Those of all that a call was made for.
+    /// Returns the positions of everything in a call.
     pub(crate) fn all(call: Call, room: &Text) -> impl Iterator<Item = Self> {
         let (call, room) = (Arc::new(call), room.clone());
         (1..).map(move |index| Self { call: call.clone(), room: room.clone(), index })
     }
 
-    /// As scripts take it.
+    /// Returns the argument for scripts.
     pub(crate) fn written(&self) -> String {
         format!("{} {} {}", self.call.lane, self.call.serial, self.index)
     }
@@ -69,7 +71,7 @@ struct Note {
     since: Duration,
 }
 
-/// Oldest first, and by id which of them there are.
+/// Oldest first, with an index by message id.
 #[derive(Default)]
 struct Notes {
     by_id: HashMap<MessageId, Vec<Note>>,
@@ -77,7 +79,7 @@ struct Notes {
 }
 
 pub(crate) struct Calls {
-    /// Of this link alone: the server keeps its lanes apart from those of others.
+    /// Name of this link. The server keeps the lanes of each link separately.
     pub(crate) name: Text,
     lanes: Arc<Mutex<Lanes>>,
     notes: Mutex<Notes>,
@@ -104,7 +106,7 @@ impl Calls {
         Call { lane, serial, lanes: self.lanes.clone() }
     }
 
-    /// The calls that these envelopes were part of, if nobody knows what became of them. They are not kept in mind any more.
+    /// Returns and removes the calls with an unknown outcome that these envelopes were part of.
     pub(crate) fn before(&self, batch: &[&Envelope]) -> Vec<Option<Before>> {
         let mut notes = lock(&self.notes);
         if notes.by_id.is_empty() {
@@ -113,7 +115,8 @@ impl Calls {
         batch.iter().map(|envelope| notes.take(envelope)).collect()
     }
 
-    /// Nobody knows what became of these, which were part of a call before, or of this one. Without either, it is known.
+    /// Remembers that the outcome of these envelopes is unknown: of the earlier call, or of this
+    /// one. Without either, the outcome is known.
     pub(crate) fn keep<'a>(
         &self,
         now: Duration,
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_under_way_have_lanes_of_their_own_and_numbers_never_come_again() {
+    fn concurrent_calls_have_different_lanes_and_numbers_are_unique() {
         let calls = calls();
         let (one, two) = (calls.begin(), calls.begin());
         assert_eq!([(one.lane, one.serial), (two.lane, two.serial)], [(1, 1), (2, 2)]);
@@ -184,24 +187,24 @@ mod tests {
     }
 
     #[test]
-    fn an_envelope_whose_outcome_is_unknown_keeps_the_lane_of_its_first_call_until_it_is_known() {
+    fn an_envelope_with_an_unknown_outcome_keeps_the_lane_of_its_first_call() {
         let calls = calls();
         let (a, b) = (envelope("a", "1"), envelope("b", "1"));
         let first = calls.begin();
         calls.keep(Duration::ZERO, &"orders".into(), [(&a, None), (&b, None)], Some(first));
-        assert!(calls.before(&[&envelope("a", "2")])[0].is_none(), "another content is another send");
+        assert!(calls.before(&[&envelope("a", "2")])[0].is_none(), "other content is another send");
         let before = calls.before(&[&b]).remove(0);
         assert_eq!(before.as_ref().unwrap().written(), "1 1 2");
         calls.keep(Duration::ZERO, &"orders".into(), [(&b, before)], Some(calls.begin()));
         assert_eq!(calls.before(&[&b])[0].as_ref().unwrap().written(), "1 1 2");
         assert!(calls.before(&[&b])[0].is_none());
-        assert_ne!(calls.begin().lane, 1, "`a` still has it");
+        assert_ne!(calls.begin().lane, 1, "`a` still uses it");
         assert_eq!(calls.before(&[&a])[0].as_ref().unwrap().written(), "1 1 1");
         assert!([calls.begin(), calls.begin()].iter().any(|call| call.lane == 1));
     }
 
     #[test]
-    fn what_a_call_has_surely_not_stored_may_still_have_been_stored_by_one_before() {
+    fn a_failed_call_keeps_the_unknown_outcome_of_an_earlier_call() {
         let calls = calls();
         let (a, b) = (envelope("a", "1"), envelope("b", "1"));
         calls.keep(Duration::ZERO, &"orders".into(), [(&a, None)], Some(calls.begin()));
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_kept_in_mind_for_a_while_and_not_without_bound() {
+    fn unknown_outcomes_are_remembered_for_a_limited_time_and_number() {
         let calls = calls();
         let room = Text::from("orders");
         calls.keep(Duration::ZERO, &room, [(&envelope("a", "1"), None)], Some(calls.begin()));

@@ -1,4 +1,4 @@
-//! What people do about a message: each record of it is changed in one step.
+//! Changes of messages by people. Each record is changed by one script.
 
 use crate::{
     accept::write_due,
@@ -25,14 +25,14 @@ pub(crate) async fn change(
         let record = &found.record;
         of.has(&record.topic, record.subscription.as_deref(), &record.message)
     });
-    // First those that can be changed.
+    // Records that can be changed come first.
     found.sort_by_key(|found| !found.is_free);
     if let Change::Replay(body) = &change {
         check_replay(store, id, &found, body.as_ref()).await?;
     }
     let mut answers = vec![];
-    // Where several read the dead letters, each has a copy of its own: it is still one record.
-    // Under an id that was sent again with other content, it is not.
+    // If several subscriptions read the dead letters, each has a copy, but they are one record. A
+    // message that was sent again with the same id and other content is a different record.
     let mut answered: Vec<&Found> = vec![];
     for found in &found {
         let is_dead = found.record.state == State::Dead;
@@ -76,7 +76,7 @@ async fn change_one(
     }
     let (what, due) = match change {
         _ if is_copy => ("remove", Due::NOW),
-        // A job is called back as long as nobody has it.
+        // A job can be cancelled until a worker has leased it.
         Change::Cancel if wire::is_job(&record.topic, &record.message.headers) => ("recall", Due::NOW),
         Change::Cancel => ("cancel", Due::NOW),
         Change::Reschedule(due) => ("reschedule", *due),
@@ -110,17 +110,17 @@ async fn change_one(
 
 fn missing(id: &MessageId, topic: &str, name: &str) -> Error {
     let text = format!(
-        "the dead letter `{id}` came from `{topic}/{name}`, which is not there any more: start a program that has it"
+        "the dead letter `{id}` came from `{topic}/{name}`, which no longer exists: start a program that declares it"
     );
     Error::new(ErrorKind::NotFound, text)
 }
 
-/// An error if a dead record has nowhere to go, before any has gone.
+/// Returns an error if a dead record has no destination, before any record is replayed.
 async fn check_replay(store: &Store, id: &MessageId, found: &[Found], body: Option<&Bytes>) -> Result<()> {
     let most = store.link.settings.max_body;
     if let Some(body) = body.filter(|body| body.len() > most) {
         let text = format!(
-            "the new body of `{id}` has {} bytes, and this takes at most {most}: send less, or raise `max_body`",
+            "the new body of `{id}` has {} bytes, but the limit is {most}: send less, or raise `max_body`",
             body.len()
         );
         return Err(Error::new(ErrorKind::TooLarge, text));
@@ -134,8 +134,8 @@ async fn check_replay(store: &Store, id: &MessageId, found: &[Found], body: Opti
         }
         if keys::split(topic).0 != &*found.base {
             let text = format!(
-                "the dead letter `{id}` came from `{topic}`, in another slot than the channel that it lies in: send its \
-                 content anew"
+                "the dead letter `{id}` came from `{topic}`, which is in another hash slot than its channel: send its \
+                 content as a new message"
             );
             return Err(Error::new(ErrorKind::Unsupported, text));
         }

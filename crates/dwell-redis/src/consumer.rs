@@ -1,4 +1,4 @@
-//! The end that hands messages out.
+//! The consumer.
 
 use crate::{
     accept::is_unknown,
@@ -30,28 +30,28 @@ use std::{
 };
 use tokio::sync::{Notify, oneshot};
 
-/// The most that one `receive` hands out.
+/// Maximum number of deliveries of one `receive`.
 const MOST: usize = 500;
 
-/// And in one script: whoever else needs the server meanwhile does not wait long.
+/// Maximum number of deliveries of one script, so that other clients do not wait long.
 const AT_ONCE: usize = 100;
 
-/// How much that is in bytes, unless a single message has more.
+/// Maximum number of bytes of one script, unless a single message has more.
 const BYTES: usize = 1 << 20;
 
-/// How much is promoted, taken in and recovered beside, at most.
+/// Maximum number of messages that a claim also promotes, takes in and recovers.
 const BESIDE: usize = 200;
 
-/// How many settlements or leases go into one script.
+/// Number of settlements or leases in one script.
 pub(crate) const CHUNK: usize = 200;
 
-/// How many are given back in one script: each is far more work than to settle it.
+/// Number of messages released in one script. A release is far more work than a settlement.
 const GIVEN_BACK: usize = 20;
 
 pub(crate) struct RedisConsumer {
     pub(crate) store: Arc<Store>,
     pub(crate) of: Subscription,
-    /// Its name in the stream's group: never given to another.
+    /// Unique name of this consumer in the stream's group.
     pub(crate) name: Text,
     pub(crate) entries: Entries,
     pub(crate) doubts: Doubts,
@@ -61,7 +61,8 @@ pub(crate) struct RedisConsumer {
     closing: Notify,
 }
 
-/// Looks of which nobody knows what they were handed: the next one is the same call again, and is handed that. A clone is the same.
+/// Claims whose answer is unknown. The next claim repeats the call, and receives the same
+/// deliveries. A clone shares them.
 #[derive(Clone, Default)]
 struct Unheard(Arc<Mutex<Vec<Call>>>);
 
@@ -79,14 +80,14 @@ impl Unheard {
     }
 }
 
-/// What a look found.
+/// Result of a claim.
 enum Look {
     Found(Vec<Delivery>),
     Again,
     Nothing { wait: Option<Duration>, ready: String, wake: String, stuck: String },
 }
 
-/// What was handed out and is still on its way to the receiver. If that one is gone, it goes back.
+/// Deliveries on their way to the receiver. They are released if the receiver was dropped.
 struct Handed {
     look: Option<Look>,
     store: Arc<Store>,
@@ -108,7 +109,7 @@ impl Drop for Handed {
         let (store, of, name) = (self.store.clone(), self.of.clone(), self.name.clone());
         let entries = self.entries.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            // If this fails, the leases run out by themselves.
+            // If this fails, the leases expire.
             runtime.spawn(async move {
                 let _ = give_back(&store, &of, &name, &entries, &leases).await;
             });
@@ -116,7 +117,7 @@ impl Drop for Handed {
     }
 }
 
-/// Gives back what was handed out to somebody who has gone, as it came.
+/// Releases deliveries whose receiver was dropped, unchanged.
 async fn give_back(
     store: &Store,
     of: &Subscription,
@@ -133,7 +134,7 @@ async fn give_back(
                 some.iter().for_each(|lease| _ = command.arg(entries.of(*lease)).arg(lease.fence));
             })
             .await?;
-        // Of large ones, not all.
+        // If messages are large, only some of them are released.
         let done = answer.first().map_or(0, number).clamp(1, some.len() as i64);
         rest = &rest[done as usize..];
     }
@@ -143,13 +144,13 @@ async fn give_back(
 impl RedisConsumer {
     pub(crate) async fn open(store: Arc<Store>, of: Subscription) -> Result<Arc<Self>> {
         store.open()?;
-        // As it is now: a consumer is opened rarely.
+        // Reloaded, because consumers are opened rarely.
         store.places.forget(std::slice::from_ref(&of.topic));
         let place = store.place(&of.topic).await?;
         if !place.feeds().contains(&of.name) {
             if let Some(adopter) = place.adopter.as_ref().filter(|_| of.name == of.topic) {
                 let text = format!(
-                    "what `{}` kept for itself was adopted by its subscription `{adopter}`: consume that one",
+                    "the unclaimed messages of `{}` were adopted by its subscription `{adopter}`: consume that subscription",
                     of.topic
                 );
                 return Err(Error::new(ErrorKind::NotFound, text));
@@ -188,7 +189,7 @@ impl RedisConsumer {
     fn check_open(&self) -> Result<()> {
         self.store.open()?;
         if self.is_closed.load(Ordering::SeqCst) {
-            let text = format!("this consumer of `{}` was closed: open another", self.of.address());
+            let text = format!("this consumer of `{}` is closed: open another", self.of.address());
             return Err(Error::new(ErrorKind::Closed, text));
         }
         Ok(())
@@ -201,11 +202,11 @@ impl RedisConsumer {
         let deadline = clock.elapsed().saturating_add(wait);
         loop {
             let mut closing = pin!(self.closing.notified());
-            // Heard from now on.
+            // Registers for the notification.
             let _ = futures_util::poll!(&mut closing);
             self.check_open()?;
             let look = self.look(max, lease, worker.as_ref()).await?;
-            // Others may have spread the topic since.
+            // Other programs may have distributed the topic since.
             self.watch_buckets();
             let (pause, ready, wake, stuck) = match look {
                 Look::Found(deliveries) => return Ok(deliveries),
@@ -220,7 +221,8 @@ impl RedisConsumer {
             let pause = pause.unwrap_or(left).min(left);
             let topic = &self.of.topic;
             let mut signals = vec![waiter::wake_of(&self.store, topic, wake)];
-            // Elsewhere, what other programs put there is not ours to take in: a signal that nobody here heeds would never end.
+            // With a separate promoter, this consumer must not take in messages of other programs,
+            // and their signal would never end.
             if self.store.link.settings.promoter == Promoter::Inside {
                 signals.push(waiter::incoming_of(&self.store, topic, stuck));
             }
@@ -235,7 +237,7 @@ impl RedisConsumer {
         }
     }
 
-    /// Runs by itself, so that what it hands out is not lost if nobody waits for it any more.
+    /// Runs in a separate task, so that deliveries are not lost if the receiver is dropped.
     async fn look(&self, max: usize, lease: Duration, worker: Option<&Text>) -> Result<Look> {
         let (answer, answered) = oneshot::channel();
         let (store, of, name) = (self.store.clone(), self.of.clone(), self.name.clone());
@@ -249,7 +251,7 @@ impl RedisConsumer {
             };
             let mut look = some(max).await;
             if let Ok(Look::Found(found)) = &mut look {
-                // As long as there is more: nothing is waited for.
+                // Repeats without waiting as long as there is more.
                 let (mut last, mut bytes) = (found.len(), bytes_of(found));
                 while last == AT_ONCE && found.len() < max && bytes < BYTES {
                     let Ok(Look::Found(more)) = some(max - found.len()).await else { break };
@@ -268,12 +270,12 @@ impl RedisConsumer {
                 if let Look::Found(found) = &mut look
                     && found.len() > max
                 {
-                    // The look before asked for more.
+                    // The previous claim requested more.
                     drop(hand(Look::Found(found.split_off(max))));
                 }
                 hand(look)
             });
-            // What was not heard is dropped, and so goes back.
+            // Deliveries that are not received are dropped, and thereby released.
             let _ = answer.send(handed);
         });
         match answered.await {
@@ -283,7 +285,7 @@ impl RedisConsumer {
     }
 }
 
-/// The request for one batch.
+/// Arguments of one claim.
 struct Claim<'a> {
     worker: &'a Text,
     max: usize,
@@ -381,7 +383,7 @@ impl Member for RedisConsumer {
                 return Ok(());
             }
             self.closing.notify_waiters();
-            // A look that is still on its way would be handed something for nobody: from now on it comes too late.
+            // Makes claims that are still in flight outdated, so that they lease nothing.
             for _ in 0..self.unheard.count() {
                 let claim = Claim { worker: &self.name, max: 0, lease: self.of.lease };
                 let late = look(&self.store, &self.of, &self.name, claim, &self.entries, &self.unheard).await;

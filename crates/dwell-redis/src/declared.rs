@@ -1,5 +1,5 @@
-//! What this link declared, to be provisioned again when the server has lost it: after `FLUSHALL`, for instance, or a restart of a
-//! server without persistence.
+//! Declarations of this link, to be provisioned again when the server has lost them: for example
+//! after `FLUSHALL`, or after a restart of a server without persistence.
 
 use crate::{
     keys,
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 16;
 #[derive(Default)]
 pub(crate) struct Declared {
     parts: Mutex<Parts>,
-    /// The number of restores that have started.
+    /// Number of restores that have started.
     started: AtomicU64,
     /// Held during a restore.
     last: tokio::sync::Mutex<LastRestore>,
@@ -38,14 +38,14 @@ struct LastRestore {
 
 #[derive(Clone, Default)]
 struct Parts {
-    /// Topics that were named by themselves.
+    /// Topics that were declared explicitly.
     topics: BTreeMap<Text, Topic>,
-    /// By topic and name.
+    /// Subscriptions by topic and name.
     subscriptions: BTreeMap<Text, BTreeMap<Text, Subscription>>,
 }
 
-/// Forgets all topics when it is dropped, unless the restore succeeded: topics that were loaded before the restore failed may lack
-/// subscriptions, and callers must notice that again.
+/// Forgets all topics when it is dropped, unless the restore succeeded: topics that were loaded
+/// before the restore failed may lack subscriptions, and callers must notice that again.
 struct Unfinished<'a> {
     places: &'a Places,
     has_succeeded: bool,
@@ -66,8 +66,9 @@ impl Parts {
             || self.channels().any(|channel| **channel == *topic)
     }
 
-    /// A topic that vanished is restored as it was last known: with subscriptions of other programs, so that they miss nothing
-    /// until those programs notice, and with settings that are newer than those declared here.
+    /// Adds a vanished topic as it was last known: with the subscriptions of other programs, so
+    /// that they miss no message until they notice, and with settings that are newer than those
+    /// declared here.
     fn add_last_known(&mut self, place: &Place) {
         let topic = &place.topic;
         if place.is_declared {
@@ -105,11 +106,11 @@ impl Declared {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of this exists now.
+    /// Adds declarations that exist on the server.
     pub(crate) fn add(&self, topics: &[Topic], subscriptions: &[Subscription]) {
         let mut parts = self.lock();
         for topic in topics {
-            // A mention without a setting does not take one back.
+            // A declaration without a setting does not remove the setting.
             let known = parts.topics.entry(topic.name.clone()).or_insert_with(|| topic.clone());
             known.unclaimed = topic.unclaimed.or(known.unclaimed);
         }
@@ -129,13 +130,14 @@ impl Declared {
 }
 
 impl Store {
-    /// A topic; `NotFound` if it does not exist. One that was declared here and has vanished is provisioned again.
+    /// Returns a topic; `NotFound` if it does not exist. A topic that was declared here and has
+    /// vanished is provisioned again.
     pub(crate) async fn place(&self, topic: &Text) -> Result<Arc<Place>> {
         if let Some(place) = self.places.known(topic) {
             return Ok(place);
         }
         let found = self.places.get(&self.link, topic).await;
-        // As long as a topic exists, so do its buckets.
+        // Buckets exist as long as their topic.
         let base = topic.split_once('#').map_or(&**topic, |(of, _)| of);
         let is_missing = match &found {
             Ok(place) if base == &**topic => self.declared.is_missing(place),
@@ -153,7 +155,7 @@ impl Store {
         }
     }
 
-    /// The names of all topics.
+    /// Returns the names of all topics.
     pub(crate) async fn names(&self) -> Result<Vec<Text>> {
         let names = self.places.names(&self.link).await?;
         let declared = self.declared.lock().names();
@@ -166,8 +168,8 @@ impl Store {
         if names.is_empty() { restored.map(|()| names) } else { Ok(names) }
     }
 
-    /// Creates what was declared here and has vanished, and changes nothing that exists. Callers that notice the same loss share
-    /// one restore and its outcome.
+    /// Creates what was declared here and has vanished, and changes nothing that exists. Callers
+    /// that notice the same loss share one restore.
     fn restore(&self) -> BoxFuture<'_, Result<()>> {
         let noticed = self.declared.started.load(Ordering::SeqCst);
         Box::pin(async move {
@@ -183,7 +185,8 @@ impl Store {
         })
     }
 
-    /// Restores each topic by itself, so that one that cannot be restored holds up no other. Returns the first error.
+    /// Restores each topic by itself, so that one that cannot be restored holds up no other.
+    /// Returns the first error.
     async fn restore_missing(&self) -> Result<()> {
         let mut parts = self.declared.lock().clone();
         let names = self.places.names(&self.link).await?;
@@ -214,7 +217,7 @@ impl Store {
             topics = %missing.join(", "),
             "topics vanished from the server, and their messages with them; provisioning them again"
         );
-        // A topic that still exists may have lost its place among the names.
+        // The name of an existing topic may be missing from the list of names.
         let known = keys::topics(&self.link.settings.prefix);
         let names: Vec<_> = missing.iter().map(|topic| &**topic).collect();
         self.link.query(redis::cmd("SADD").arg(known).arg(names)).await?;

@@ -1,4 +1,4 @@
-//! Settlements of which nobody knows whether they were done: when they are asked for again, they say which call they were part of.
+//! Settlements with an unknown outcome. When they are repeated, they name the earlier call.
 
 use crate::calls::{Before, Call};
 use dwell_core::Text;
@@ -7,10 +7,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// More are not kept: those who hold the oldest have had their time.
+/// Maximum number. The oldest are dropped first.
 const MOST: usize = 10_000;
 
-/// Those of one consumer, by the fences of what it holds.
+/// Settlements of one consumer, by the fences of its deliveries.
 #[derive(Default)]
 pub(crate) struct Doubts(Mutex<BTreeMap<u64, Before>>);
 
@@ -19,13 +19,14 @@ impl Doubts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calls that may have settled these. They are not kept in mind any more.
+    /// Returns and removes the calls that may have settled these deliveries.
     pub(crate) fn take(&self, fences: impl Iterator<Item = u64>) -> Vec<Option<Before>> {
         let mut kept = self.lock();
         fences.map(|fence| kept.remove(&fence)).collect()
     }
 
-    /// Nobody knows whether these are settled, by a call before, or by this one. Without either, it is known.
+    /// Remembers that the outcome of these settlements is unknown: of an earlier call, or of this
+    /// one. Without either, the outcome is known.
     pub(crate) fn keep(
         &self,
         settlements: impl Iterator<Item = (u64, Option<Before>)>,

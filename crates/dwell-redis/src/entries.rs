@@ -1,4 +1,5 @@
-//! Entries of a stream, as receipts have room for them: a time, and a number within that millisecond, in one number.
+//! Encoding of stream entry ids in receipts: a time and a sequence number within that millisecond,
+//! in one number.
 
 use dwell_core::{LeaseId, Text};
 use std::{
@@ -6,19 +7,19 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Where an entry that has no room in a receipt is looked up by its fence.
+/// Position of an entry that does not fit into a receipt, and is looked up by its fence.
 const ELSEWHERE: u64 = u64::MAX;
 
-/// More are not kept: those who hold the oldest have had their time.
+/// Maximum number. The oldest are dropped first.
 const MOST: usize = 100_000;
 
-/// The entries of one consumer that do not fit: a clock that was set back has the server count on within one millisecond, for as long
-/// as it takes, and people may choose any number. A clone is the same.
+/// Entries of one consumer that do not fit into a receipt. After a clock was set back, the server
+/// counts on within one millisecond, and users may choose any entry id. A clone shares them.
 #[derive(Clone, Default)]
 pub(crate) struct Entries(Arc<Mutex<BTreeMap<u64, Text>>>);
 
 impl Entries {
-    /// What a receipt says.
+    /// Returns the position for a receipt.
     pub(crate) fn position(&self, entry: &str, fence: u64) -> u64 {
         if let Some(position) = position(entry) {
             return position;
@@ -31,17 +32,17 @@ impl Entries {
         ELSEWHERE
     }
 
-    /// The entry behind a receipt.
+    /// Returns the entry id of a receipt.
     pub(crate) fn of(&self, lease: LeaseId) -> String {
         if lease.position != ELSEWHERE {
             return format!("{}-{}", lease.position >> 20, lease.position & 0xf_ffff);
         }
         let others = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // No entry has this number.
+        // No entry has this id.
         others.get(&lease.fence).map_or_else(|| "0-0".to_owned(), ToString::to_string)
     }
 
-    /// Nobody asks for this one again.
+    /// Removes an entry that is no longer needed.
     pub(crate) fn forget(&self, lease: LeaseId) {
         if lease.position == ELSEWHERE {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.fence);
@@ -49,7 +50,7 @@ impl Entries {
     }
 }
 
-/// An entry in one number, if it fits.
+/// Returns an entry id as one number, if it fits.
 pub(crate) fn position(entry: &str) -> Option<u64> {
     let (millis, number) = entry.split_once('-')?;
     let (millis, number): (u64, u64) = (millis.parse().ok()?, number.parse().ok()?);
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receipt_leads_back_to_its_entry_whatever_the_number_of_that() {
+    fn a_receipt_leads_back_to_any_entry() {
         let entries = Entries::default();
         let numbers = ["1763200800000-0", "1763200800000-1048575", "0-1"];
         let large = ["1763200800000-1048576", "99999999999999999-0", "17592186044415-1048575"];

@@ -1,11 +1,11 @@
-//! What the server or the network said, as an error that says what to do. Never with a password: the texts of the client
-//! library are only used where the server itself wrote them.
+//! Errors of the server or the network, as errors that say what to do. They never contain the
+//! password: the client library's texts are only used where the server wrote them.
 
 use crate::settings::RedisSettings;
 use dwell_core::{Error, ErrorKind};
 use redis::RedisError;
 
-/// The error of a call.
+/// Returns the error of a call.
 pub(crate) fn fault(settings: &RedisSettings, error: &RedisError) -> Error {
     let place = settings.place();
     let say = |kind, text: String| Error::new(kind, text);
@@ -17,31 +17,29 @@ pub(crate) fn fault(settings: &RedisSettings, error: &RedisError) -> Error {
         "OOM" => say(
             ErrorKind::StorageFull,
             format!(
-                "the Redis server at {place} has no memory left: raise its `maxmemory`, or let consumers catch up; what \
-                 is there is still handled"
+                "the Redis server at {place} has no memory left: raise its `maxmemory`, or let consumers catch up; \
+                 stored messages are still handled"
             ),
         ),
         "MISCONF" => say(
             ErrorKind::StorageFull,
-            format!(
-                "the Redis server at {place} cannot write to its disk: make room there; its log says more"
-            ),
+            format!("the Redis server at {place} cannot write to its disk: free disk space, and see its log"),
         ),
         "READONLY" => say(
             ErrorKind::Unavailable,
-            format!("the Redis server at {place} is a replica, or has become one: connect to its master"),
+            format!("the Redis server at {place} is a replica: connect to its master"),
         ),
         "LOADING" => say(
             ErrorKind::Unavailable,
-            format!("the Redis server at {place} is still reading its data: it answers in a moment"),
+            format!("the Redis server at {place} is still reading its data: try again later"),
         ),
         "CLUSTERDOWN" | "MASTERDOWN" => say(
             ErrorKind::Unavailable,
-            format!("the Redis cluster at {place} is down, or a part of it: see `redis-cli cluster info`"),
+            format!("the Redis cluster at {place} is down, or a part of it is: see `redis-cli cluster info`"),
         ),
         "TRYAGAIN" | "MOVED" | "ASK" | "BUSY" | "NOREPLICAS" => say(
             ErrorKind::Unavailable,
-            format!("the Redis server at {place} cannot serve this now: {}", detail()),
+            format!("the Redis server at {place} cannot serve this call now: {}", detail()),
         ),
         "CROSSSLOT" => say(
             ErrorKind::Config,
@@ -50,7 +48,7 @@ pub(crate) fn fault(settings: &RedisSettings, error: &RedisError) -> Error {
         "WRONGTYPE" => say(
             ErrorKind::Conflict,
             format!(
-                "a key of another program is in the way at {place}, below the prefix `{}` ({}): use another `prefix`, \
+                "a key of another program conflicts with the prefix `{}` at {place} ({}): use another `prefix`, \
                  or remove that key",
                 settings.prefix,
                 detail()
@@ -59,13 +57,16 @@ pub(crate) fn fault(settings: &RedisSettings, error: &RedisError) -> Error {
         "WRONGPASS" | "NOAUTH" => denied(settings, &place),
         "NOPERM" => say(
             ErrorKind::Denied,
-            format!("the user has no right to a command or key at {place}: {}; see `ACL LIST`", detail()),
+            format!(
+                "the user lacks permission for a command or key at {place}: {}; see `ACL LIST`",
+                detail()
+            ),
         ),
         _ => other(settings, error, &place, &detail),
     }
 }
 
-/// The error of a connection that could not be made: nothing was done.
+/// Returns the error of a failed connection attempt. The call had no effect.
 pub(crate) fn unreachable(settings: &RedisSettings, error: &RedisError) -> Error {
     match error.is_timeout() && error.code().is_none() {
         false => fault(settings, error),
@@ -80,7 +81,8 @@ pub(crate) fn unreachable(settings: &RedisSettings, error: &RedisError) -> Error
     }
 }
 
-/// The error of what was confirmed by a server that never heard of it: it took over meanwhile.
+/// Returns the error of a write that was confirmed by a server that has been replaced by one
+/// without it.
 pub(crate) fn replaced(settings: &RedisSettings) -> Error {
     let text = format!(
         "the Redis server at {} was replaced by one that does not have what was just stored: try again",
@@ -99,7 +101,7 @@ fn other(settings: &RedisSettings, error: &RedisError, place: &str, detail: &dyn
         return say(
             ErrorKind::Config,
             format!(
-                "the Redis server at {place} has no database {database}: name another one behind the `/` of the URL, or \
+                "the Redis server at {place} has no database {database}: name another one after the `/` of the URL, or \
                  raise `databases` of the server"
             ),
         );
@@ -107,13 +109,15 @@ fn other(settings: &RedisSettings, error: &RedisError, place: &str, detail: &dyn
     if error.is_timeout() {
         return say(
             ErrorKind::Timeout,
-            format!("no answer from the Redis server at {place} in time: it may or may not have been done"),
+            format!(
+                "no answer from the Redis server at {place} in time: the call may or may not have taken effect"
+            ),
         );
     }
     if matches!(error.kind(), redis::ErrorKind::Parse | redis::ErrorKind::RESP3NotSupported) {
         return say(
             ErrorKind::Unavailable,
-            format!("what answers at {place} is no Redis server: {}", tls_hint(settings)),
+            format!("the server at {place} is not a Redis server: {}", tls_hint(settings)),
         );
     }
     if error.is_io_error()
@@ -124,15 +128,15 @@ fn other(settings: &RedisSettings, error: &RedisError, place: &str, detail: &dyn
         let what = hide(settings, error.to_string().chars().take(200).collect());
         return say(
             ErrorKind::Unavailable,
-            format!("the Redis server at {place} is out of reach: {what}; {}", tls_hint(settings)),
+            format!("the Redis server at {place} is unreachable: {what}; {}", tls_hint(settings)),
         );
     }
     if error.kind() == redis::ErrorKind::InvalidClientConfig {
         let what = hide(settings, error.to_string().chars().take(200).collect());
-        return say(ErrorKind::Config, format!("the connection to {place} cannot be made: {what}"));
+        return say(ErrorKind::Config, format!("the connection to {place} is not possible: {what}"));
     }
     let code = error.code().unwrap_or_default();
-    say(ErrorKind::Unavailable, format!("the Redis server at {place} said `{code}`: {}", detail()))
+    say(ErrorKind::Unavailable, format!("the Redis server at {place} returned `{code}`: {}", detail()))
         .with_retryable(false)
 }
 
@@ -142,7 +146,7 @@ fn denied(settings: &RedisSettings, place: &str) -> Error {
             format!("the Redis server at {place} does not accept this user name and password: check them")
         }
         None => format!(
-            "the Redis server at {place} wants a password, and the URL has none: `redis://:password@…`"
+            "the Redis server at {place} requires a password, but the URL has none: `redis://:password@…`"
         ),
     };
     Error::new(ErrorKind::Denied, text)
@@ -151,13 +155,13 @@ fn denied(settings: &RedisSettings, place: &str) -> Error {
 fn tls_hint(settings: &RedisSettings) -> &'static str {
     match settings.tls {
         true => {
-            "is it there, does it speak TLS on that port, and is its certificate signed by whom we trust (`ca`)?"
+            "check that it runs, that this port uses TLS, and that its certificate is signed by a trusted authority (`ca`)"
         }
-        false => "is it there, and does it speak plain text on that port? For TLS, write `rediss://`",
+        false => "check that it runs, and that this port does not use TLS; for TLS, write `rediss://`",
     }
 }
 
-/// A text of others, without the password.
+/// Removes the password from a text.
 fn hide(settings: &RedisSettings, text: String) -> String {
     match &settings.password {
         Some(password) if !password.expose().is_empty() => text.replace(password.expose(), "***"),

@@ -1,4 +1,4 @@
-//! Effects once: what was handled, and what somebody is at. Each is a key of its own, which the server itself forgets.
+//! The inbox: completed messages and claims. Each is a key that expires on the server.
 
 use crate::{
     keys,
@@ -17,7 +17,7 @@ impl RedisInbox {
     }
 }
 
-/// The server takes no expiry of zero, nor one beyond what it can count.
+/// The server accepts no expiry of zero, nor one beyond its range.
 fn millis(duration: Duration) -> u64 {
     to_millis(duration).clamp(1, 1 << 52)
 }

@@ -1,4 +1,4 @@
-//! A message with its past, as it lies on the server: a flat list of names and values.
+//! A message with its history, as stored on the server: a flat list of names and values.
 
 use crate::places::{bytes, list, text};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use dwell_core::{
 };
 use redis::Value;
 
-/// A message as scripts unpack it.
+/// Encodes a message for scripts.
 pub(crate) fn pack(message: &Message) -> Vec<u8> {
     let mut fields: Vec<(&str, &[u8])> =
         vec![("id", message.id.0.as_bytes()), ("type", message.kind.as_bytes())];
@@ -35,7 +35,7 @@ pub(crate) fn pack(message: &Message) -> Vec<u8> {
     packed
 }
 
-/// A text of MessagePack.
+/// Writes a text in MessagePack.
 fn pack_text(packed: &mut Vec<u8>, text: &[u8]) {
     match text.len() {
         length @ 0..=31 => packed.push(0xa0 | length as u8),
@@ -52,17 +52,17 @@ fn pack_text(packed: &mut Vec<u8>, text: &[u8]) {
     packed.extend(text);
 }
 
-/// What was read of an item.
+/// A decoded item.
 #[derive(Debug, Default)]
 pub(crate) struct Item {
     pub(crate) message: Option<Message>,
-    /// Why it cannot be read, if it cannot.
+    /// Why it is unreadable, if it is.
     pub(crate) problem: Option<Text>,
     pub(crate) number: Option<Text>,
     pub(crate) born: Option<Timestamp>,
     pub(crate) due: Option<Timestamp>,
     pub(crate) tries: u32,
-    /// The entry that it had before it was put back for the first time.
+    /// Its entry before it was put back for the first time.
     pub(crate) first: Option<Text>,
     pub(crate) to: Option<Text>,
     pub(crate) once: Option<OnConflict>,
@@ -76,7 +76,7 @@ pub(crate) struct Item {
     pub(crate) past: String,
 }
 
-/// The fields that a message has of its own.
+/// Fields of a message.
 #[derive(Default)]
 struct Fields {
     id: Option<Text>,
@@ -89,14 +89,15 @@ struct Fields {
     json: Option<String>,
     body: Bytes,
     is_foreign: bool,
-    /// What was wrong with it when it was taken in.
+    /// Problem that was found when it was taken in.
     wrong: Option<Text>,
-    /// What another program wrote beside.
+    /// Fields that another program has added.
     others: Vec<(String, Bytes)>,
 }
 
 impl Item {
-    /// Reads a flat list of names and values. `name` is the id where the item has none: it waits under that.
+    /// Reads a flat list of names and values. `name` is the fallback id of an item without one: the
+    /// name of its entry.
     pub(crate) fn read(value: Value, name: &str) -> Self {
         let (mut item, mut fields) = (Self::default(), Fields::default());
         let mut values = list(value).into_iter();
@@ -150,7 +151,7 @@ impl Item {
         }
     }
 
-    /// The message, which `read` always finds.
+    /// Returns the message, which `read` always finds.
     pub(crate) fn message(&mut self) -> Message {
         self.message.take().unwrap_or_else(|| Message::new("", "", ""))
     }
@@ -189,7 +190,7 @@ impl Fields {
             };
             return (message.into(), problem);
         }
-        // Another program may write these as headers, by the names that they have everywhere.
+        // Another program may write these as headers, with their usual names.
         headers.extend(self.others);
         let ours = [
             (wire::HANDLED_COUNT, self.handled),
@@ -216,18 +217,18 @@ impl Fields {
     }
 }
 
-/// A state by its name.
+/// Returns the state with this name.
 pub(crate) fn state(name: &str) -> Option<State> {
     State::ALL.into_iter().find(|state| state.to_string() == name)
 }
 
-/// Where an item belongs that is written `topic/subscription`.
+/// Parses a home: `topic/subscription`.
 pub(crate) fn home(text: &str) -> (Text, Option<Text>) {
     let (topic, name) = text.split_once('/').unwrap_or((text, ""));
     (topic.into(), (!name.is_empty()).then(|| name.into()))
 }
 
-/// Where a dead message came from, as an item says it; empty if it does not say.
+/// Returns the origin of a dead message as items store it; empty if it has none.
 pub(crate) fn from(message: &Message, to: &Address) -> String {
     if !wire::is_dead_letter_topic(to.topic_name()) {
         return String::new();

@@ -1,6 +1,7 @@
-//! The names of keys. All that belongs to one topic, its dead letters and what was invalid included, is in one hash slot.
+//! Names of keys. All keys of a topic, including its dead letters and invalid messages, are in one
+//! hash slot.
 
-/// A topic, and the end of its name that makes it a channel of another one.
+/// Splits a topic into its base and the suffix that makes it a channel of another topic.
 pub(crate) fn split(topic: &str) -> (&str, &str) {
     for end in [".dlq", ".invalid"] {
         if let Some(base) = topic.strip_suffix(end).filter(|base| !base.is_empty()) {
@@ -10,64 +11,64 @@ pub(crate) fn split(topic: &str) -> (&str, &str) {
     (topic, "")
 }
 
-/// The topics that share a slot with this one.
+/// Returns the topics that share a slot with this one.
 pub(crate) fn family(base: &str) -> [String; 3] {
     [base.to_owned(), format!("{base}.dlq"), format!("{base}.invalid")]
 }
 
-/// What all topics of one slot have in common, in the order in which scripts expect it. Behind these come the last calls of one
-/// link.
+/// Returns the keys that all topics of a slot share, in the order that scripts expect. They are
+/// followed by the calls of the link.
 pub(crate) fn of_slot(prefix: &str, base: &str) -> Vec<String> {
     let names = ["sequence", "records", "places", "ids", "over", "ended", "counts"];
     names.iter().map(|name| format!("{prefix}:{{{base}}}:{name}")).collect()
 }
 
-/// What one topic has, in the order in which scripts expect it.
+/// Returns the keys of a topic, in the order that scripts expect.
 pub(crate) fn of_topic(prefix: &str, topic: &str) -> Vec<String> {
     let (base, end) = split(topic);
     let names = ["topic", "waiting", "due", "wake", "known", "forget", "aliases", "incoming"];
-    // The slot's own keys and the topic's are told apart by their names.
+    // The names of the slot's keys and of the topic's keys differ.
     names.iter().map(|name| format!("{prefix}:{{{base}}}{end}:{name}")).collect()
 }
 
-/// What one subscription has, in the order in which scripts expect it.
+/// Returns the keys of a subscription, in the order that scripts expect.
 pub(crate) fn of_subscription(prefix: &str, topic: &str, name: &str) -> Vec<String> {
     let (base, end) = split(topic);
     ["ready", "leases", "held"].iter().map(|what| format!("{prefix}:{{{base}}}{end}:{what}:{name}")).collect()
 }
 
-/// The last calls of one link in one slot, by lane: serial number and answer.
+/// Returns the key of the last calls of one link in one slot, by lane: serial number and answer.
 pub(crate) fn calls(prefix: &str, base: &str, link: &str) -> String {
     format!("{prefix}:{{{base}}}:calls:{link}")
 }
 
-/// A key in the slot of another one, for a write that replicas are waited for.
+/// Returns a key in the slot of another one, for the write that `WAIT` confirms.
 pub(crate) fn mark(prefix: &str, key: &str) -> String {
     format!("{prefix}:{{{}}}:wait", tag(key))
 }
 
-/// The register of the buckets of a topic.
+/// Returns the register of the buckets of a topic.
 pub(crate) fn buckets(prefix: &str, topic: &str) -> String {
     format!("{prefix}:{{{topic}}}:buckets")
 }
 
-/// The names of all topics.
+/// Returns the key of the names of all topics.
 pub(crate) fn topics(prefix: &str) -> String {
     format!("{prefix}:topics")
 }
 
-/// What is known about one message of one subscription.
+/// Returns the inbox key of a message in a subscription.
 pub(crate) fn inbox(prefix: &str, subscription: &str, id: &str) -> String {
     format!("{prefix}:inbox:{{{subscription}:{id}}}")
 }
 
-/// What decides the slot of a key: what stands between the first braces.
+/// Returns the tag of a key, which decides its slot: the text between the first braces.
 fn tag(key: &str) -> &str {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
-/// The hash slot of a key: the CRC16 (XMODEM) of its tag.
+/// Returns the hash slot of a key: the CRC16 (XMODEM) of its tag.
 pub(crate) fn slot(key: &str) -> u16 {
     let crc = tag(key).bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // As `CLUSTER KEYSLOT` says.
+        // The results of `CLUSTER KEYSLOT`.
         assert_eq!([slot("foo"), slot("dwell:{foo}:due"), slot("123456789")], [12182, 12182, 12739]);
     }
 

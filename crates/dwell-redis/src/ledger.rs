@@ -1,4 +1,4 @@
-//! Every message that there is.
+//! The ledger: every message.
 
 use crate::{
     buckets::Bucket,
@@ -22,16 +22,16 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// How many records are looked at at a time.
+/// Number of records that are read at a time.
 const WINDOW: usize = 200;
 
-/// How many ids are looked for in one script.
+/// Number of ids that one script looks up.
 const IDS: usize = 100;
 
 pub(crate) struct RedisLedger {
     store: Arc<Store>,
-    /// Those who ask for records at the same time ask together: to look for one id takes several steps in every topic, and to look
-    /// for many not many more.
+    /// Batches concurrent lookups. Looking up one id takes several steps in every topic, and many
+    /// ids hardly more.
     looks: OnceLock<Together<MessageId, Result<Vec<Record>>>>,
 }
 
@@ -45,9 +45,9 @@ impl RedisLedger {
 pub(crate) struct Found {
     pub(crate) record: Record,
     pub(crate) number: Text,
-    /// The slot that it lies in.
+    /// Slot of the record.
     pub(crate) base: Text,
-    /// Nobody has it in hand.
+    /// Whether it is not leased.
     pub(crate) is_free: bool,
 }
 
@@ -59,7 +59,7 @@ impl Ledger for RedisLedger {
             });
             match looks.ask(vec![id.clone()]).await.and_then(|mut found| found.pop()) {
                 Some(found) => found,
-                // Whoever looked for all was stopped: to look twice does no harm.
+                // The task of the batch was cancelled. A second lookup does no harm.
                 None => get(&self.store, std::slice::from_ref(id)).await.remove(0),
             }
         })
@@ -84,8 +84,8 @@ impl Ledger for RedisLedger {
     }
 }
 
-/// All slots, by the topics that give them their names, with the topics in them. What is due by now is made ready first, so
-/// that what is looked at is as it should be even where no consumer is there to care.
+/// Returns all slots, by the topics that give them their names, with their topics. Due messages are
+/// promoted first, so that their states are correct even without a consumer.
 async fn slots(store: &Store) -> Result<BTreeMap<Text, Vec<Text>>> {
     store.open()?;
     let topics = store.names().await?;
@@ -101,7 +101,7 @@ async fn slots(store: &Store) -> Result<BTreeMap<Text, Vec<Text>>> {
     Ok(slots)
 }
 
-/// The records of each of these messages, with their history.
+/// Returns the records of each of these messages, with their history.
 async fn get(store: &Store, ids: &[MessageId]) -> Vec<Result<Vec<Record>>> {
     match find(store, ids).await {
         Ok(found) => {
@@ -112,7 +112,7 @@ async fn get(store: &Store, ids: &[MessageId]) -> Vec<Result<Vec<Record>>> {
     }
 }
 
-/// Every record of each of these messages, with their history.
+/// Returns every record of each of these messages, with their history.
 pub(crate) async fn find(store: &Store, ids: &[MessageId]) -> Result<Vec<Vec<Found>>> {
     let slots = slots(store).await?;
     let looks = slots
@@ -122,7 +122,8 @@ pub(crate) async fn find(store: &Store, ids: &[MessageId]) -> Result<Vec<Vec<Fou
     for here in futures_util::future::join_all(looks).await {
         found.iter_mut().zip(here?).for_each(|(all, here)| all.extend(here));
     }
-    // What has left a bucket may still be there as well: what became of it in its topic comes behind.
+    // A message that has left a bucket may still be there as well. Its record in the topic comes
+    // last.
     for of in &mut found {
         of.sort_by_key(|found| {
             (found.record.created_at, Bucket::parse(&found.base).is_none(), order(&found.number))
@@ -160,8 +161,8 @@ fn order(number: &str) -> u64 {
     number.parse().unwrap_or(0)
 }
 
-/// The end of a lease. The server's clock says whether it is over; where ours would say otherwise, ours is wrong, and it is given as
-/// ours has it.
+/// Returns the end of a lease. The server's clock decides whether it has expired. If our clock
+/// would decide otherwise, the time is adjusted to our clock.
 fn on_clock(until: Timestamp, left: i64, here: Timestamp) -> Timestamp {
     match left > 0 {
         true if until <= here => Timestamp(here.0.saturating_add(left)),
@@ -170,7 +171,7 @@ fn on_clock(until: Timestamp, left: i64, here: Timestamp) -> Timestamp {
     }
 }
 
-/// `here` is the time by our own clock.
+/// Decodes a record. `here` is the time of our own clock.
 fn read(base: &Text, value: Value, with_history: bool, here: Timestamp) -> Option<Found> {
     let mut parts = list(value).into_iter();
     let (place, topic, name, due) =
@@ -243,7 +244,7 @@ fn read(base: &Text, value: Value, with_history: bool, here: Timestamp) -> Optio
     Some(Found { record, number: item.number.take()?, base: base.clone(), is_free })
 }
 
-/// One step of a past, as scripts write it.
+/// Parses a line of the history, as scripts write it.
 fn read_line(line: &str) -> Option<Transition> {
     let (at, name, by, handled, failed, error): (f64, String, String, u32, u32, String) =
         serde_json::from_str(line).ok()?;
@@ -257,7 +258,7 @@ fn read_line(line: &str) -> Option<Transition> {
     })
 }
 
-/// Where a record stands in the order of all.
+/// Returns the sort key of a record.
 fn rank(found: &Found) -> (Timestamp, MessageId, Text, u64) {
     (found.record.created_at, found.record.message.id.clone(), found.base.clone(), order(&found.number))
 }
@@ -272,13 +273,13 @@ async fn page(store: &Store, query: RecordQuery) -> Result<Page<Record>> {
         None => None,
         Some(cursor) => {
             let (number, base) = cursor.place.split_once('@').ok_or_else(|| {
-                let text = "this cursor is not one that this ledger gave: start from the first page";
+                let text = "the cursor is not from this ledger: start from the first page";
                 Error::new(ErrorKind::Invalid, text)
             })?;
             Some((cursor.created_at, cursor.id.clone(), Text::from(base), order(number)))
         }
     };
-    // One more than asked for tells whether this page is the last.
+    // One more than requested shows whether this page is the last.
     let wanted = query.limit.saturating_add(1);
     let (query_of, after) = (&query, after.as_ref());
     let scans = slots.iter().map(|(base, topics)| async move {
@@ -299,7 +300,7 @@ async fn page(store: &Store, query: RecordQuery) -> Result<Page<Record>> {
     Ok(Page { items: found.into_iter().map(|found| found.record).collect(), next })
 }
 
-/// The first records of one slot that a query asks for.
+/// Returns the first records of one slot that match a query.
 async fn scan(
     store: &Store,
     base: &Text,
@@ -312,7 +313,7 @@ async fn scan(
     if topics.is_empty() {
         return Ok(found);
     }
-    // The same instant and id again, in any slot: what was there before is left out below.
+    // Starts at the same instant and id in any slot. Earlier records are excluded below.
     let mut from = after.map_or((0, String::new()), |(at, id, ..)| (at.0, id.to_string()));
     loop {
         let write = |command: &mut redis::Cmd| _ = command.arg("page").arg(from.0).arg(&from.1).arg(WINDOW);
@@ -367,7 +368,7 @@ async fn counts(store: &Store) -> Result<Vec<Count>> {
             or_left_out(base, counts.map(list))
         }
     });
-    // Those of a topic and of its buckets are counted together.
+    // Counts of a topic and of its buckets are added.
     let mut counts: BTreeMap<(Text, Option<Text>, State), u64> = BTreeMap::new();
     for of in futures_util::future::join_all(looks).await {
         let mut pairs = of?.into_iter();

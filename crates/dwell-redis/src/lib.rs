@@ -1,4 +1,4 @@
-//! Dwell on Redis: transport, scheduler, ledger, dead letters and inbox, on one server or a cluster.
+//! Dwell on Redis: transport, scheduler, ledger, dead letters and inbox, on a server or a cluster.
 //!
 //! ```text
 //!            one script            {orders}: one hash slot            one script
@@ -7,18 +7,22 @@
 //!                                                          (streams)
 //! ```
 //!
-//! What holds at all times, between two scripts:
+//! Invariants between two scripts:
 //!
-//! * **A message lies in exactly one place**: among what waits, in the stream of one subscription, or, with a ledger, among
-//!   what is over. Every step that touches more than one key is one script, in one hash slot.
-//! * **Never early.** What is due is told by the server's own clock, and so is every delay that it was given.
-//! * **Never lost.** A message leaves its consumer's hands by a receipt whose fence and owner match, by `close`, or when its
-//!   lease runs out. Streams are never trimmed; what is settled is removed from them.
-//! * **Nobody sleeps through anything.** A receiver that waits has a blocking read on the streams that concern it, knows the
-//!   next due time and the first lease that may run out, and looks anyway every few seconds.
-//! * **Everything is bounded**: what one script does, what one read returns, and what is kept of what is over.
+//! * **A message is stored in exactly one place**: as a pending message, in the stream of one
+//!   subscription, or, with a ledger, as a finished record. Every step that affects more than one
+//!   key is one script, in one hash slot.
+//! * **Never early.** The server's clock decides which messages are due, and resolves
+//!   every delay.
+//! * **Never lost.** A message leaves its consumer by a receipt with a matching fence and owner, by
+//!   `close`, or when its lease expires. Streams are never trimmed; settled messages are removed
+//!   from them.
+//! * **No missed wake-ups.** A waiting receive has a blocking read on its streams, knows the next
+//!   due time and the first lease that may expire, and polls every few seconds in any case.
+//! * **Everything is bounded**: the work of one script, the size of one read, and the number of
+//!   finished records.
 //!
-//! The page on Redis in the documentation has the settings, the layout, and what to expect.
+//! The documentation page about Redis describes the settings and the layout.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -71,10 +75,12 @@ use std::{
 };
 use store::Store;
 
-/// A connection to Redis. A clone is the same connection.
+/// Connection to Redis. A clone is the same connection.
 ///
 /// ```no_run
-/// use dwell_core::{Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Transport, TransportUrl};
+/// use dwell_core::{
+///     Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Transport, TransportUrl,
+/// };
 /// use std::time::Duration;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
@@ -97,14 +103,14 @@ pub struct Redis {
     ledger: Arc<RedisLedger>,
 }
 
-/// Connects to the server, or cluster, that a URL names: `redis://user:password@host:port/0?option=value`, or `rediss://` for
-/// TLS.
+/// Connects to the server or cluster of a URL: `redis://user:password@host:port/0?option=value`, or
+/// `rediss://` for TLS.
 pub async fn connect(url: &TransportUrl, seams: Seams) -> Result<Redis> {
     Redis::open(RedisSettings::from_url(url)?, seams).await
 }
 
-/// Makes ready what is due, in every topic, until `stop` is done: a promoter of its own for [`Promoter::Elsewhere`]. Any
-/// number may run at once.
+/// Promotes due messages in every topic until `stop` completes: a separate promoter for
+/// [`Promoter::Elsewhere`]. Any number may run at once.
 pub async fn promote(url: &TransportUrl, seams: Seams, stop: BoxFuture<'static, ()>) -> Result<()> {
     let redis = connect(url, seams).await?;
     promoter::promote(redis.store.clone(), stop).await?;
@@ -121,7 +127,7 @@ impl Redis {
         Ok(Self { store, producer: Arc::default(), ledger })
     }
 
-    /// What it does by itself with these settings, on a server that writes everything to disk or not.
+    /// Returns the capabilities with these settings, on a server with or without persistence.
     pub fn declared(settings: &RedisSettings, is_durable: bool) -> Capabilities {
         Capabilities {
             delay: Duration::MAX,
@@ -182,7 +188,8 @@ impl Transport for Redis {
         Some(Arc::new(RedisInbox(self.store.clone())))
     }
 
-    /// Makes ready what is due and nobody consumes, and forgets what need not be kept. Nothing where that is done elsewhere.
+    /// Promotes due messages of topics without consumers, and removes expired data. `None` if a
+    /// separate promoter does this.
     fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
         match self.store.link.settings.promoter {
             Promoter::Elsewhere => None,

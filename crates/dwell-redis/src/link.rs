@@ -1,4 +1,4 @@
-//! Connections: one that all calls share, and one for each that blocks.
+//! Connections: one that all calls share, and one for each blocking read.
 
 use crate::{
     fault::{fault, unreachable},
@@ -21,29 +21,29 @@ use std::{fs, io, sync::Arc, time::Duration};
 
 pub(crate) struct Link {
     pub(crate) settings: RedisSettings,
-    /// For those that need a connection of their own.
+    /// Opens separate connections.
     pub(crate) door: Arc<Door>,
-    /// What all calls of a transport go through.
+    /// Shared connection of all calls of a transport.
     pub(crate) shared: Arc<Shared>,
 }
 
-/// All that it takes to connect.
+/// Everything needed to connect.
 pub(crate) struct Door {
     pub(crate) settings: RedisSettings,
-    /// Those that the URL names, and all others of their cluster.
+    /// Servers of the URL, and all others of their cluster.
     pub(crate) servers: Vec<(String, u16)>,
     certificates: Option<TlsCertificates>,
 }
 
-/// How long one attempt to connect may take.
+/// Maximum duration of one attempt to connect.
 const CONNECT: Duration = Duration::from_secs(5);
 
 impl Link {
-    /// Connects. One server that says that it belongs to a cluster is asked for the others.
+    /// Connects. If a single server belongs to a cluster, it is queried for the other servers.
     pub(crate) async fn open(settings: RedisSettings, clock: Arc<dyn Clock>) -> Result<Self> {
         settings.check()?;
         if settings.tls {
-            // Another part of the program may have chosen one before: that is as good.
+            // Another part of the program may have installed one before, which is fine.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let certificates = match &settings.ca {
@@ -69,7 +69,7 @@ impl Link {
             }
         }
         if let Connection::Cluster(_) = &connection {
-            // Not everybody may ask; then it is those of the URL alone.
+            // If the user may not run this command, only the servers of the URL are known.
             let nodes = within(&*clock, settings.timeout, async {
                 connection.query(redis::cmd("CLUSTER").arg("NODES"), false).await
             });
@@ -84,12 +84,13 @@ impl Link {
         Ok(Self { settings, door, shared })
     }
 
-    /// The same of every server that takes commands: one answer each, by its address.
+    /// Runs a command on every server that accepts commands. Returns one answer each, by its
+    /// address.
     pub(crate) async fn query_all(&self, command: &Cmd) -> Result<Value> {
         self.shared.ask(command, true).await.map_err(|error| fault(&self.settings, &error))
     }
 
-    /// One command that may be repeated.
+    /// Runs a command that may be repeated.
     pub(crate) async fn query(&self, command: &Cmd) -> Result<Value> {
         self.ask(command).await.map_err(|error| fault(&self.settings, &error))
     }
@@ -99,8 +100,8 @@ impl Link {
         self.shared.ask(command, false).await
     }
 
-    /// One script, by its hash; a server that has forgotten it is told again. `with` writes the number of keys, the keys and
-    /// the arguments.
+    /// Runs a script by its hash, and loads it if the server has forgotten it. `with` writes the
+    /// number of keys, the keys and the arguments.
     pub(crate) async fn run(&self, script: &Script, with: impl Fn(&mut Cmd)) -> Result<Value> {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.hash);
@@ -123,7 +124,7 @@ impl Link {
 }
 
 impl Door {
-    /// A connection for all calls.
+    /// Opens a connection for all calls.
     pub(crate) async fn connect(&self, is_cluster: bool) -> Result<Connection, RedisError> {
         Ok(match is_cluster {
             true => Connection::Cluster(self.cluster().await?),
@@ -134,14 +135,15 @@ impl Door {
         })
     }
 
-    /// A connection of its own to one server, for commands that block. In a cluster, the server says where to go.
+    /// Opens a separate connection to one server, for blocking commands. In a cluster, the server
+    /// redirects to another.
     pub(crate) async fn own(&self, host: &str, port: u16) -> Result<MultiplexedConnection, RedisError> {
         let info = self.info(host, port)?;
         let client = match &self.certificates {
             Some(certificates) => Client::build_with_tls(info, certificates.clone()),
             None => Client::open(info),
         }?;
-        // Callers keep the time, and give up a connection that goes silent.
+        // Callers have their own timeouts, and replace a silent connection.
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
         client.get_multiplexed_async_connection_with_config(&config).await
@@ -174,7 +176,7 @@ impl Door {
     }
 }
 
-/// The answer, if it comes in time.
+/// Returns the answer if it arrives in time.
 async fn within(
     clock: &dyn Clock,
     time: Duration,
@@ -187,8 +189,8 @@ async fn within(
     }
 }
 
-/// The system closes a connection whose peer has vanished: one that is idle after about fifteen seconds, and one that has
-/// something to send after ten.
+/// The operating system closes a connection whose peer has vanished: an idle one after about
+/// fifteen seconds, and one with unsent data after ten.
 fn tcp_settings() -> TcpSettings {
     let keepalive =
         TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2));
@@ -198,7 +200,8 @@ fn tcp_settings() -> TcpSettings {
     settings
 }
 
-/// The server that a line of `CLUSTER NODES` is about: its second word is `host:port@bus`, and perhaps a name behind that.
+/// Parses a line of `CLUSTER NODES`: its second word is `host:port@bus`, optionally followed by a
+/// name.
 fn node(line: &str, asked: &str) -> Option<(String, u16)> {
     let (address, _) = line.split(' ').nth(1)?.split_once('@')?;
     server(address, asked).filter(|(_, port)| *port > 0)
@@ -220,7 +223,7 @@ mod tests {
     use super::node;
 
     #[test]
-    fn the_other_servers_of_a_cluster_are_known_by_what_one_of_them_says() {
+    fn the_servers_of_a_cluster_are_parsed_from_cluster_nodes() {
         let said = [
             "07c3 127.0.0.1:30004@31004,hostname4 slave e7d1 0 1426238317239 4 connected",
             "67ed 10.0.0.2:30002@31002 master - 0 1426238316232 2 connected 5461-10922",

@@ -1,9 +1,11 @@
-//! What the server does to keep what it has confirmed: it is asked at the start, and said where it is less than people expect.
+//! Checks of the server's persistence at the start, with a warning if confirmed messages may be
+//! lost.
 
 use crate::{link::Link, places::text};
 use dwell_core::{Error, ErrorKind, Result};
 
-/// Whether what is confirmed survives a restart of the server. A server that may throw keys away is refused.
+/// Returns whether confirmed messages survive a restart of the server. A server that may evict them
+/// is refused.
 pub(crate) async fn check(link: &Link) -> Result<bool> {
     let place = link.settings.place();
     let persistence = info(link, "persistence").await;
@@ -16,45 +18,45 @@ pub(crate) async fn check(link: &Link) -> Result<bool> {
     if !is_durable {
         tracing::warn!(
             server = %place,
-            "this Redis server keeps no log of what it confirms (`appendonly no`): a restart may lose messages"
+            "Redis server keeps no log (`appendonly no`): a restart may lose messages"
         );
         return Ok(false);
     }
     let fsync = link.query_all(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
-    // Not everybody may ask; then nothing is said.
+    // Without permission for this command, there is no warning.
     let fsync = fsync.map(|answer| words(&answer)).unwrap_or_default();
     match weakest(&fsync) {
-        // While one write to the disk is under way, the next is put off, for up to two seconds.
+        // While one write to the disk is in progress, the next is delayed, for up to two seconds.
         Some("everysec") => tracing::warn!(
             server = %place,
-            "this Redis server writes to its disk once a second (`appendfsync everysec`): if it is killed, or the power goes, \
-             what it confirmed in the last two seconds may be lost; `appendfsync always` loses nothing"
+            "Redis server writes to its disk once a second (`appendfsync everysec`): a crash or power failure may lose \
+             messages confirmed in the last two seconds; `appendfsync always` loses nothing"
         ),
         Some("no") => tracing::warn!(
             server = %place,
-            "this Redis server leaves writing to its disk to the operating system (`appendfsync no`): a power cut may lose \
-             what was confirmed"
+            "Redis server leaves writing to its disk to the operating system (`appendfsync no`): a power failure may lose \
+             confirmed messages"
         ),
         _ => {}
     }
     Ok(true)
 }
 
-/// What it means that a server throws keys away when its memory is full: an error if they may be messages.
+/// Returns the consequence of an eviction policy: an error if it may evict messages.
 fn eviction(policy: &str, place: &str) -> Result<Option<String>> {
     if policy.starts_with("allkeys") {
         return Err(Error::new(
             ErrorKind::Config,
             format!(
-                "the Redis server at {place} throws away any key when its memory is full (`maxmemory-policy {policy}`), \
-                 messages included: set it to `noeviction`"
+                "the Redis server at {place} evicts any key when its memory is full (`maxmemory-policy {policy}`), \
+                 including messages: set the policy to `noeviction`"
             ),
         ));
     }
     Ok(policy.starts_with("volatile").then(|| {
         format!(
-            "this Redis server throws away keys that expire when its memory is full (`maxmemory-policy {policy}`), among them \
-             those that tell what was handled or asked for before: it may then happen twice; `noeviction` keeps them"
+            "Redis server evicts keys with an expiry when its memory is full (`maxmemory-policy {policy}`), including \
+             records of handled messages and earlier calls, which may then be repeated; `noeviction` keeps them"
         )
     }))
 }
@@ -64,7 +66,7 @@ async fn info(link: &Link, section: &str) -> String {
     answer.map(|answer| flat(&answer)).unwrap_or_default()
 }
 
-/// A cluster answers for each server: all of them are one text.
+/// Joins the answers of all servers of a cluster into one text.
 fn flat(value: &redis::Value) -> String {
     match value {
         redis::Value::Map(servers) => servers.iter().map(|(_, info)| flat(info)).collect(),
@@ -74,7 +76,7 @@ fn flat(value: &redis::Value) -> String {
     }
 }
 
-/// All words of an answer, of one server or of each.
+/// Returns all words of an answer, of one server or of each.
 fn words(value: &redis::Value) -> Vec<String> {
     match value {
         redis::Value::Map(pairs) => {
@@ -85,12 +87,12 @@ fn words(value: &redis::Value) -> Vec<String> {
     }
 }
 
-/// When a server writes to its disk; of several, the latest.
+/// Returns the weakest setting of several servers.
 fn weakest(said: &[String]) -> Option<&str> {
     ["no", "everysec", "always"].into_iter().find(|when| said.iter().any(|word| word == when))
 }
 
-/// The worst value of this name, so that the weakest server of a cluster counts.
+/// Returns the worst value of a field, so that the weakest server of a cluster counts.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let values = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     let values: Vec<_> = values.collect();
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_throws_messages_away_is_refused_and_one_that_forgets_what_came_before_is_named() {
+    fn a_server_that_evicts_messages_is_refused_and_one_that_evicts_records_is_warned_about() {
         assert_eq!(eviction("allkeys-lru", "here").unwrap_err().kind(), ErrorKind::Config);
         let said = eviction("volatile-ttl", "here").unwrap().unwrap();
         assert!(said.contains("volatile-ttl") && said.contains("`noeviction`"), "{said}");

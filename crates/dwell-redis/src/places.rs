@@ -1,5 +1,5 @@
-//! Topics and subscriptions, as the server has them, kept at hand. Every script is told which version of them it was given,
-//! and refuses another one.
+//! Topics and subscriptions, cached from the server. Every script receives the version of its
+//! topics, and refuses an outdated one.
 
 use crate::{buckets::Bucket, calls::Call, keys, link::Link};
 use dwell_core::{Address, Error, ErrorKind, Result, Subscription, Text, is_job_topic, wire};
@@ -11,59 +11,61 @@ use std::{
     time::Duration,
 };
 
-/// The layout of the keys, as the documentation shows it. A topic of another layout is refused.
+/// Version of the key layout, as documented. A topic with another layout is refused.
 pub(crate) const LAYOUT: u32 = 2;
 
 fn check_layout(topic: &Text, fields: &HashMap<String, String>) -> Result<()> {
     if !fields.contains_key("version") {
-        // It does not exist.
+        // The topic does not exist.
         return Ok(());
     }
     let text = match fields.get("layout").map(|layout| layout.parse::<u32>()) {
         Some(Ok(LAYOUT)) => return Ok(()),
         Some(Ok(0..LAYOUT)) | None => format!(
-            "the topic `{topic}` was made by an earlier version of Dwell, with another layout: drain it with that version and \
+            "topic `{topic}` was created by an earlier version of Dwell with another layout: drain it with that version and \
              delete its keys, or use another `prefix`"
         ),
         Some(_) => format!(
-            "the topic `{topic}` was made by a later version of Dwell, whose layout this one does not know: use that version, or \
+            "topic `{topic}` was created by a later version of Dwell with an unknown layout: use that version, or \
              another `prefix`"
         ),
     };
     Err(Error::new(ErrorKind::Conflict, text))
 }
 
-/// A topic as it is known, with all that scripts must be told about it.
+/// A topic as it is known, with everything that scripts need to know about it.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) topic: Text,
-    /// The topic that gives its slot the name.
+    /// Topic that gives its slot the name.
     pub(crate) base: Text,
-    /// What lies here was given up.
+    /// Whether it contains dead letters or invalid messages.
     pub(crate) is_dead: bool,
-    /// Zero if it is not there.
+    /// Version; zero if the topic does not exist.
     pub(crate) version: u64,
-    /// Keeps what nobody subscribed to.
+    /// Whether it keeps unclaimed messages.
     pub(crate) keeps: bool,
-    /// Kept what nobody subscribed to at some time, so that it may hold messages without a subscription.
+    /// Kept what nobody subscribed to at some time, so that it may hold messages without a
+    /// subscription.
     pub(crate) has_kept: bool,
     /// Whether somebody said so, or it only came with a subscription.
     pub(crate) is_declared: bool,
-    /// Has taken over what was kept, and answers to the topic's own name as well.
+    /// Subscription that has adopted the unclaimed messages, and also answers to the topic's own
+    /// name.
     pub(crate) adopter: Option<Text>,
-    /// Those that somebody asked for.
+    /// Declared subscriptions.
     pub(crate) subscriptions: BTreeMap<Text, Subscription>,
-    /// Whether its messages can be looked up, once somebody has said so.
+    /// Whether its messages can be looked up, if that was declared.
     pub(crate) ledger: Option<bool>,
-    /// Some of what waits for it is in buckets.
+    /// Whether some of its pending messages are in buckets.
     is_spread: bool,
-    /// How many get what is sent to it.
+    /// Number of subscriptions that receive each message.
     feeds: usize,
     keys: Vec<String>,
     arguments: Vec<String>,
 }
 
-/// The settings of a subscription, as the server has them.
+/// Settings of a subscription, as stored on the server.
 #[derive(Serialize, Deserialize)]
 struct Written {
     lease: u64,
@@ -72,7 +74,7 @@ struct Written {
     invalid: Option<String>,
 }
 
-/// A subscription, as JSON.
+/// Returns a subscription as JSON.
 pub(crate) fn written(of: &Subscription) -> String {
     let channel = |address: &Option<Address>| address.as_ref().map(Address::to_string);
     let settings = Written {
@@ -84,7 +86,7 @@ pub(crate) fn written(of: &Subscription) -> String {
     serde_json::to_string(&settings).unwrap_or_default()
 }
 
-/// A duration as the server has it: rounded up.
+/// Returns a duration in milliseconds, rounded up.
 pub(crate) fn to_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(i64::MAX as u64)
 }
@@ -148,7 +150,7 @@ impl Place {
         place
     }
 
-    /// A slot in which messages for this topic wait, and nothing else.
+    /// Returns a bucket, a slot that contains only pending messages of this topic.
     fn bucket(prefix: &str, of: &Self, name: &Text) -> Self {
         let arguments = [&*of.topic, "0", "", "2", "0"];
         Self {
@@ -173,7 +175,8 @@ impl Place {
         self.version > 0
     }
 
-    /// Who gets what is sent to the topic: those subscribed, or else the one that keeps what nobody wants.
+    /// Returns the receivers of messages to the topic: its subscriptions, or else the default
+    /// subscription that keeps unclaimed messages.
     pub(crate) fn feeds(&self) -> Vec<Text> {
         if self.subscriptions.is_empty() && self.keeps {
             return vec![self.topic.clone()];
@@ -181,34 +184,34 @@ impl Place {
         self.subscriptions.keys().cloned().collect()
     }
 
-    /// How many messages go to all of them, where so much may be done.
+    /// Returns the number of messages that can go to all of them within this limit.
     pub(crate) fn share(&self, most: usize) -> usize {
         most.div_ceil(self.feeds.max(1))
     }
 
-    /// Whether there is a subscription of this name, or one that answers to it.
+    /// Whether there is a subscription with this name, or one that also answers to it.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.feeds().iter().any(|feed| **feed == *name) || (*self.topic == *name && self.adopter.is_some())
     }
 
-    /// The error for a subscription that is not there.
+    /// Returns the error for a missing subscription.
     pub(crate) fn missing(&self, name: &str) -> Error {
         let text = format!("there is no subscription `{name}` of the topic `{}`: {MAKE_IT}", self.topic);
         Error::new(ErrorKind::NotFound, text)
     }
 }
 
-/// What to do about a topic or a subscription that is not there.
+/// What to do about a missing topic or subscription.
 pub(crate) const MAKE_IT: &str =
     "start a program that handles it, with `on_missing = \"create\"`, which is the default";
 
 struct Known {
     place: Arc<Place>,
-    /// Not outdated, as far as is known here.
+    /// Whether it is not known to be outdated.
     is_current: bool,
 }
 
-/// All topics that were asked for.
+/// Cache of all requested topics.
 #[derive(Default)]
 pub(crate) struct Places(Mutex<HashMap<Text, Known>>);
 
@@ -217,7 +220,7 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A topic; `NotFound` if it is not there.
+    /// Returns a topic; `NotFound` if it does not exist.
     pub(crate) async fn get(&self, link: &Link, topic: &Text) -> Result<Arc<Place>> {
         if let Some(place) = self.known(topic) {
             return Ok(place);
@@ -226,7 +229,8 @@ impl Places {
             if Bucket::parse(topic).is_none() {
                 return Err(Error::new(ErrorKind::NotFound, format!("there is no topic `{topic}`")));
             }
-            // As long as the topic is there, so are its buckets. There may be any number of them: none is kept.
+            // Buckets exist as long as their topic. They are not cached, because their number is
+            // unlimited.
             let of = Box::pin(self.get(link, &of.into())).await?;
             return Ok(Arc::new(Place::bucket(&link.settings.prefix, &of, topic)));
         }
@@ -237,13 +241,13 @@ impl Places {
         Err(self.missing(link, topic))
     }
 
-    /// The error for a topic that is not there.
+    /// Returns the error for a missing topic.
     pub(crate) fn missing(&self, link: &Link, topic: &str) -> Error {
         let text = format!("there is no topic `{topic}` at {}: {MAKE_IT}", link.settings.place());
         Error::new(ErrorKind::NotFound, text)
     }
 
-    /// A topic as it is now, there or not.
+    /// Loads a topic, whether it exists or not.
     pub(crate) async fn load(&self, link: &Link, topic: &Text) -> Result<Arc<Place>> {
         let prefix = &link.settings.prefix;
         let key = &keys::of_topic(prefix, topic)[0];
@@ -260,17 +264,19 @@ impl Places {
         Ok(place)
     }
 
-    /// Whether some of what waits for a topic is in buckets, as far as is known here: every script is told if that has changed.
+    /// Whether some of a topic's pending messages are in buckets, as far as is known here. Scripts
+    /// report when that has changed.
     pub(crate) fn is_spread(&self, topic: &Text) -> bool {
         self.known(topic).is_some_and(|place| place.is_spread)
     }
 
-    /// A topic, if it is at hand.
+    /// Returns a topic if it is cached.
     pub(crate) fn known(&self, topic: &Text) -> Option<Arc<Place>> {
         self.lock().get(topic).filter(|known| known.is_current).map(|known| known.place.clone())
     }
 
-    /// A topic as it was when this process last loaded it, even if it has changed or vanished since.
+    /// Returns a topic as it was when this process last loaded it, even if it has changed or
+    /// vanished since.
     pub(crate) fn last_known(&self, topic: &Text) -> Option<Arc<Place>> {
         self.lock().get(topic).map(|known| known.place.clone())
     }
@@ -285,7 +291,7 @@ impl Places {
         known
     }
 
-    /// What is known of these is outdated.
+    /// Marks the cached data of these topics as outdated.
     pub(crate) fn forget(&self, topics: &[Text]) {
         let mut all = self.lock();
         for topic in topics {
@@ -309,8 +315,8 @@ impl Places {
     }
 }
 
-/// Writes what every script is told first: keys and arguments of one slot and of some topics in it, and which call it is of which
-/// link, if it must not be done twice.
+/// Writes the common arguments of scripts: keys and settings of one slot and of some topics in it,
+/// and the identity of a call that must not run twice.
 pub(crate) fn write_context(
     link: &Link,
     calls: &str,
@@ -319,10 +325,11 @@ pub(crate) fn write_context(
     command: &mut Cmd,
 ) {
     let settings = &link.settings;
-    // The topic's own word counts: a promoter whose URL says otherwise would leave records behind, or messages without any.
+    // The setting of the topic counts: a promoter with another setting in its URL would leave
+    // records behind, or messages without any.
     let has_ledger = places.first().and_then(|place| place.ledger).unwrap_or(settings.ledger);
     let base = places.first().map_or("", |place| &place.base);
-    // A repeated id is a duplicate of a job that can be looked up.
+    // A repeated id is a duplicate of a job, which must exist in the ledger.
     let done = if is_job_topic(base) { settings.done.max(settings.ids) } else { settings.done };
     let mut slot = keys::of_slot(&settings.prefix, base);
     slot.push(keys::calls(&settings.prefix, base, calls));
@@ -342,7 +349,7 @@ pub(crate) fn write_context(
     places.iter().for_each(|place| _ = command.arg(&place.arguments));
 }
 
-/// What a list holds.
+/// Returns the elements of a list.
 pub(crate) fn list(value: Value) -> Vec<Value> {
     match value {
         Value::Array(items) | Value::Set(items) => items,
@@ -351,7 +358,7 @@ pub(crate) fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// The bytes of a text.
+/// Returns the bytes of a text.
 pub(crate) fn bytes(value: Value) -> Vec<u8> {
     match value {
         Value::BulkString(bytes) => bytes,

@@ -1,10 +1,10 @@
-//! The end that takes messages in. Sends that are made at the same time go to the server together.
+//! The producer. Concurrent sends go to the server together.
 
 use crate::{accept::accept, store::Store, together::Together};
 use dwell_core::{BoxFuture, Envelope, Error, ErrorKind, Producer, Result, Sent};
 use std::sync::Arc;
 
-/// A batch of this size is worth a script of its own.
+/// Number of messages from which a batch gets its own script.
 const LARGE: usize = 50;
 
 pub(crate) struct RedisProducer {
@@ -27,12 +27,12 @@ impl Producer for RedisProducer {
             if let Err(error) = self.store.open() {
                 return batch.iter().map(|_| Err(error.again())).collect();
             }
-            // What waits for replicas would keep those waiting that come behind it, and go to other servers.
+            // Sends that wait for replicas would delay those behind them that go to other servers.
             if batch.len() >= LARGE || self.store.link.settings.replicas > 0 {
                 return accept(&self.store, &batch.iter().collect::<Vec<_>>()).await;
             }
             self.sends.ask(batch.to_vec()).await.unwrap_or_else(|| {
-                let text = "the sender was stopped: it may or may not have been sent";
+                let text = "the sender was cancelled: the message may or may not have been sent";
                 batch.iter().map(|_| Err(Error::new(ErrorKind::Timeout, text))).collect()
             })
         })

@@ -1,4 +1,4 @@
-//! Making ready what is due, where no consumer does it; and forgetting what need not be kept.
+//! Promotion of due messages without a consumer, and removal of expired data.
 
 use crate::{
     buckets,
@@ -13,34 +13,35 @@ use futures_util::future::{Either, select};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 
-/// How much is made ready at a time.
+/// Number of messages that are promoted at a time.
 const CHUNK: usize = 200;
 
-/// How often what nobody consumes is looked at, and new topics are looked for.
+/// Interval between scans of topics without consumers, and between searches for new topics.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Every so many periods, what need not be kept is forgotten.
+/// Number of periods between removals of expired data.
 const TIDY_PERIODS: u32 = 10;
 
-/// How often in a row a slot is tidied that has ever more: the others have their turn, too.
+/// Maximum number of consecutive removals in one slot, so that the others have their turn.
 const TIDY_ROUNDS: usize = 1000;
 
-/// A consumer that was not heard of for so long, and holds nothing, is gone. One that lives is heard of every few seconds.
+/// Idle time after which a consumer without deliveries is removed. Live consumers are active every
+/// few seconds.
 const GONE: Duration = Duration::from_secs(600);
 
-/// What somebody has read from a stream without a lease goes back after so long.
+/// Time after which a delivery that was read from a stream without a lease is released.
 const STRAY: Duration = Duration::from_secs(60);
 
-/// Looks after all topics until it is told to stop. Consumers promote their own topics on time; this is for the others, and
-/// for those whose consumers are busy.
+/// Promotes all topics until `stop` completes. Consumers promote their own topics on time; this is
+/// for the other topics, and for those with busy consumers.
 pub(crate) async fn look_after(store: Arc<Store>, mut stop: BoxFuture<'static, ()>) -> Result<()> {
     let clock = store.seams.clock.clone();
     let mut round = 0_u32;
     loop {
         match look(&store, round.is_multiple_of(TIDY_PERIODS)).await {
             Err(error) if error.kind() == ErrorKind::Closed => return Ok(()),
-            // The server may be away for a while: nothing that starting again would help.
-            Err(error) => tracing::warn!(%error, "what is due could not be looked after: it is tried again"),
+            // The server may be unavailable for a while. A restart of this task would not help.
+            Err(error) => tracing::warn!(%error, "promotion failed; retrying"),
             Ok(()) => {}
         }
         round = round.wrapping_add(1);
@@ -74,7 +75,7 @@ async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
     trouble
 }
 
-/// Forgets what need not be kept, in every slot.
+/// Removes expired data in every slot.
 async fn tidy(store: &Store, gone: Duration) -> Result<()> {
     for base in bases(&store.rooms().await?) {
         or_left_out(&base, tidy_slot(store, &base, gone).await)?;
@@ -99,14 +100,14 @@ async fn tidy_slot(store: &Store, base: &str, gone: Duration) -> Result<()> {
         if answer.next().map_or(0, |more| number(&more)) == 0 {
             break;
         }
-        // A pair of nothing says that everything was looked at before.
+        // An empty pair means that everything has been scanned.
         behind = vec![String::new(), String::new()];
         behind.extend(answer.next().map(list).unwrap_or_default().iter().map(text));
     }
     Ok(())
 }
 
-/// Makes ready what is due in every topic, on time, until it is told to stop: one task for each topic.
+/// Promotes due messages in every topic on time, until `stop` completes: one task for each topic.
 pub(crate) async fn promote(store: Arc<Store>, mut stop: BoxFuture<'static, ()>) -> Result<()> {
     let clock = store.seams.clock.clone();
     let mut tasks: BTreeMap<Text, JoinHandle<()>> = BTreeMap::new();
@@ -125,10 +126,10 @@ pub(crate) async fn promote(store: Arc<Store>, mut stop: BoxFuture<'static, ()>)
                 if round.is_multiple_of(TIDY_PERIODS)
                     && let Err(error) = tidy(&store, GONE).await
                 {
-                    tracing::warn!(%error, "what need not be kept could not be forgotten: it is tried again");
+                    tracing::warn!(%error, "removal of expired data failed; retrying");
                 }
             }
-            Err(error) => tracing::warn!(%error, "the topics could not be listed: it is tried again"),
+            Err(error) => tracing::warn!(%error, "listing the topics failed; retrying"),
         }
         round = round.wrapping_add(1);
         match select(stop, clock.tick(PERIOD)).await {
@@ -140,7 +141,7 @@ pub(crate) async fn promote(store: Arc<Store>, mut stop: BoxFuture<'static, ()>)
     ended
 }
 
-/// Makes ready what is due in one topic, on time.
+/// Promotes due messages in one topic, on time.
 async fn promote_topic(store: Arc<Store>, topic: Text) {
     let waiter = Waiter::new(&store);
     let clock = store.seams.clock.clone();
@@ -149,7 +150,7 @@ async fn promote_topic(store: Arc<Store>, topic: Text) {
         let answer = match store.run(&PROMOTE, &topics, |_, command| _ = command.arg(CHUNK)).await {
             Ok(answer) => answer,
             Err(error) => {
-                tracing::warn!(%error, %topic, "what is due could not be made ready: it is tried again");
+                tracing::warn!(%error, %topic, "promotion failed; retrying");
                 clock.sleep(PERIOD).await;
                 continue;
             }
@@ -181,9 +182,9 @@ mod tests {
         consumer.receive(1, PERIOD * 20, None).await.unwrap().remove(0)
     }
 
-    /// Who died without a word leaves a name in the group of each of his subscriptions.
+    /// A killed process leaves a name in the group of each of its subscriptions.
     #[tokio::test]
-    async fn names_of_consumers_that_are_gone_are_removed_and_of_those_that_hold_something_not() {
+    async fn names_of_dead_consumers_without_deliveries_are_removed() {
         let server = RedisServer::start(RedisOptions::default()).unwrap();
         let settings =
             RedisSettings::from_url(&dwell_core::TransportUrl::parse(&server.url()).unwrap()).unwrap();
@@ -205,13 +206,13 @@ mod tests {
         };
         assert_eq!(consumers(), 2);
         tidy(&redis.store, GONE).await.unwrap();
-        assert_eq!(consumers(), 2, "both were heard of a moment ago");
+        assert_eq!(consumers(), 2, "both were active recently");
         redis.store.seams.clock.sleep(Duration::from_millis(5)).await;
         tidy(&redis.store, Duration::ZERO).await.unwrap();
-        assert_eq!(consumers(), 1, "the one that holds {}", held.message.id);
+        assert_eq!(consumers(), 1, "the consumer that holds {} remains", held.message.id);
     }
 
-    /// A repeated id must not be answered as a duplicate of a job that nobody can look up.
+    /// A repeated id must not be reported as a duplicate of a job that the ledger has forgotten.
     #[tokio::test]
     async fn the_record_of_a_job_is_kept_as_long_as_its_id() {
         let server = RedisServer::start(RedisOptions::default()).unwrap();
@@ -238,15 +239,15 @@ mod tests {
                     break;
                 }
                 let age = clock.elapsed() - start;
-                assert!(!found.is_empty(), "done={done}: a duplicate of nothing after {age:?}");
+                assert!(!found.is_empty(), "done={done}: a duplicate without a record after {age:?}");
                 clock.sleep(Duration::from_millis(20)).await;
             }
             let age = clock.elapsed() - start;
-            assert!(age >= Duration::from_secs(2), "done={done}: its id was remembered for {age:?} only");
+            assert!(age >= Duration::from_secs(2), "done={done}: its id was remembered only for {age:?}");
         }
     }
 
-    /// The record of an earlier message with the same id expires meanwhile.
+    /// The record of an earlier message with the same id expires in the meantime.
     #[tokio::test]
     async fn the_id_of_a_pending_message_is_remembered_when_an_older_record_expires() {
         let server = RedisServer::start(RedisOptions::default()).unwrap();
@@ -265,7 +266,7 @@ mod tests {
             let delivery = receive(&consumer).await;
             assert!(consumer.settle(vec![Settle { delivery, action, note: note.clone() }]).await.is_empty());
         }
-        // The record of the first one was finished long ago.
+        // Makes the record of the first one old.
         let lua = "for _, n in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, n) end";
         server.cli(&["eval", lua, "1", "dwell:{orders}:ended"]).unwrap();
         let records = async || redis.ledger().unwrap().get(&"a".into()).await.unwrap().len();

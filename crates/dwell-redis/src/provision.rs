@@ -1,4 +1,5 @@
-//! Making topics and subscriptions: all that is asked for is checked before anything is made.
+//! Provisioning of topics and subscriptions. The whole request is checked before anything is
+//! created.
 
 use crate::{
     keys,
@@ -14,31 +15,31 @@ use std::{
     sync::Arc,
 };
 
-/// What a topic is to be.
+/// Requested settings of a topic.
 #[derive(Clone, Default)]
 struct Wanted {
     keeps: bool,
     is_declared: bool,
-    /// New ones, and existing ones that take other settings.
+    /// New subscriptions, and existing ones with changed settings.
     subscriptions: Vec<Subscription>,
     changes: Vec<SettingChanges>,
 }
 
-/// What exists, and what is missing or changes, by topic.
+/// Existing, missing and changing items by topic.
 struct Plan {
     there: BTreeMap<Text, Arc<Place>>,
     missing: BTreeMap<Text, Wanted>,
     existing: Existing,
 }
 
-/// What becomes of topics and subscriptions that exist with other settings than requested.
+/// How to handle topics and subscriptions that exist with other settings than requested.
 #[derive(Clone, Copy)]
 enum Existing {
     Change(OnMissing),
     Leave,
 }
 
-/// How often it is tried again because somebody else was faster.
+/// Maximum number of attempts when another client is faster.
 const ATTEMPTS: usize = 20;
 
 pub(crate) async fn provision(
@@ -61,7 +62,8 @@ pub(crate) async fn provision(
     Ok(())
 }
 
-/// Creates those of these topics and subscriptions that do not exist. Settings of existing ones stay as they are.
+/// Creates those of these topics and subscriptions that do not exist. Settings of existing ones
+/// stay as they are.
 pub(crate) async fn create_missing(
     store: &Store,
     topics: &[Topic],
@@ -82,7 +84,10 @@ async fn create(
             return Ok(());
         }
     }
-    Err(Error::new(ErrorKind::Unavailable, "others change the same topics all the time: try again"))
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "other clients change the same topics at the same time: try again",
+    ))
 }
 
 impl Plan {
@@ -124,7 +129,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What a topic that is part of this request does with messages that nobody subscribed to, or else one that exists.
+    /// Returns how a topic of this request, or else an existing one, handles unclaimed messages.
     fn unclaimed(&self, name: &Text) -> Option<Unclaimed> {
         let planned = self.missing.get(name).map(|wanted| wanted.keeps);
         let existing = self.there.get(name).filter(|place| place.is_there()).map(|place| place.keeps);
@@ -152,7 +157,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The topic comes with something that needs it.
+    /// Adds a topic that another part of the request needs.
     fn add(&mut self, topic: &Topic) {
         if self.unclaimed(&topic.name).is_none() {
             let wanted = self.missing.entry(topic.name.clone()).or_default();
@@ -161,7 +166,7 @@ impl Plan {
         }
     }
 
-    /// The request for a topic: as the topic is, until something changes.
+    /// Returns the request for a topic, which is initially unchanged.
     fn wanted(&mut self, topic: &Text) -> &mut Wanted {
         let place = self.there.get(topic);
         self.missing.entry(topic.clone()).or_insert_with(|| Wanted {
@@ -191,18 +196,18 @@ impl Plan {
         Ok(())
     }
 
-    /// The settings of a subscription that exists.
+    /// Returns the settings of an existing subscription.
     fn existing(&self, topic: &Text, name: &Text) -> Option<&Subscription> {
         self.there.get(topic).and_then(|place| place.subscriptions.get(name))
     }
 
-    /// The settings that this request gives to a subscription.
+    /// Returns the settings that this request gives to a subscription.
     fn planned(&self, topic: &Text, name: &Text) -> Option<&Subscription> {
         let mut planned = self.missing.get(topic).into_iter().flat_map(|wanted| &wanted.subscriptions);
         planned.find(|planned| planned.name == *name)
     }
 
-    /// An error that names all that is missing, if anything is.
+    /// Returns an error that names everything that is missing, if anything is.
     fn is_all_there(&self, at: &str) -> Result<()> {
         let mut missing = vec![];
         for (name, wanted) in &self.missing {
@@ -215,19 +220,19 @@ impl Plan {
         if missing.is_empty() {
             return Ok(());
         }
-        let text = format!("not at {at}: {}; {MAKE_IT}", missing.join(", "));
+        let text = format!("missing at {at}: {}; {MAKE_IT}", missing.join(", "));
         Err(Error::new(ErrorKind::NotFound, text))
     }
 }
 
-/// Whether its messages can be looked up is the same for all who use a topic.
+/// Checks that the `ledger` setting equals that of the topic, which is the same for all clients.
 fn check_ledger(store: &Store, place: &Place) -> Result<()> {
     let settings = &store.link.settings;
     match place.ledger {
         Some(ledger) if ledger != settings.ledger => {
             let (topic, at) = (&place.topic, settings.place());
             let text = format!(
-                "the topic `{topic}` at {at} was made with `ledger={ledger}`, and this URL says `ledger={}`: say the same, or use \
+                "topic `{topic}` at {at} was created with `ledger={ledger}`, but this URL sets `ledger={}`: use the same value, or \
                  another `prefix`",
                 settings.ledger
             );
@@ -237,10 +242,11 @@ fn check_ledger(store: &Store, place: &Place) -> Result<()> {
     }
 }
 
-/// Makes what is missing. Returns whether that is all: somebody else may have been faster.
+/// Creates what is missing. Returns whether that succeeded; another client may have been faster.
 async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
     let prefix = &store.link.settings.prefix;
-    // Topics of earlier versions do not say whether they have a ledger: the first who comes does, unless there is one.
+    // Topics of earlier versions do not record whether they have a ledger. The first client
+    // decides, unless records exist.
     for (name, place) in plan.there.iter().filter(|(_, place)| place.is_there() && place.ledger.is_none()) {
         let as_it_is = Wanted { keeps: place.keeps, is_declared: place.is_declared, ..Wanted::default() };
         plan.missing.entry(name.clone()).or_insert(as_it_is);
@@ -252,7 +258,7 @@ async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
             // Whoever subscribes now does not get what was due before.
             promote_all(store, &name).await?;
         }
-        // The name first, so that whatever the topic holds can be found.
+        // The name first, so that everything the topic holds can be found.
         store.link.query(redis::cmd("SADD").arg(keys::topics(prefix)).arg(&*name)).await?;
         let is_first = place.subscriptions.is_empty() && (place.has_kept || wanted.keeps);
         let adopter = wanted.subscriptions.first().filter(|first| is_first && first.name != name);
@@ -292,7 +298,8 @@ async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
     Ok(true)
 }
 
-/// Not by `Store::run`, which provisions what has vanished: this is part of that.
+/// Does not use `Store::run`, which provisions vanished topics, because this is part of
+/// provisioning.
 async fn promote_all(store: &Store, topic: &Text) -> Result<()> {
     loop {
         let places = [store.places.get(&store.link, topic).await?];

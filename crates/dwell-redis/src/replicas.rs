@@ -1,13 +1,17 @@
-//! Waiting until replicas have what was written.
+//! Waiting for replicas.
 //!
-//! `WAIT` keeps everything waiting that comes behind it on the same connection, and where a replica is away that is long: leases would
-//! run out. So it has a connection of its own, one for each server: where a replica of one is away, nobody waits longer at another.
-//! It is about that connection's own last write, so a small one goes before it; whatever else the server has written before, it has
-//! passed on before that. On a connection that has written nothing, it would be answered at once, for nothing. So these are connections
-//! that never connect again by themselves: one that breaks confirms nothing.
+//! `WAIT` blocks everything behind it on the same connection, for a long time if a replica is
+//! unavailable; leases would expire meanwhile. It therefore uses a separate connection for each
+//! server, so that an unavailable replica of one server does not delay the others.
 //!
-//! Before that small write, the same connection is asked whether what is to be confirmed is there at all: what was written may have gone to
-//! another server, which this one has replaced since. Those who wait for one server at the same time wait together.
+//! `WAIT` refers to the last write of its own connection, so a small write precedes it. Replicas
+//! receive all earlier writes of the server before it. On a connection without a write, `WAIT`
+//! would return at once without confirming anything. For this reason these connections never
+//! reconnect automatically: a broken connection confirms nothing.
+//!
+//! Before the small write, the same connection checks that the data to confirm exists, because it
+//! may have been written to a server that this one has replaced since. Concurrent calls for one
+//! server share one `WAIT`.
 
 use crate::{
     fault::{fault, replaced},
@@ -25,23 +29,23 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// A host and its port.
+/// Host and port.
 type Server = (String, u16);
 
-/// How often one server may say that another has the key.
+/// Maximum number of redirections to another server.
 const REDIRECTIONS: usize = 5;
 
 #[derive(Default)]
 pub(crate) struct Replicas {
     waits: Mutex<HashMap<Server, Arc<Together<Ask, Answer>>>>,
-    /// Those that are not in use, with the number of the shared connection at which each was opened: with a new one, they are
-    /// replaced as well.
+    /// Idle connections, with the number of the shared connection at which each was opened. They
+    /// are replaced with the shared connection.
     connections: Mutex<HashMap<Server, (u64, MultiplexedConnection)>>,
-    /// Which server of a cluster has the slots from one to another, as far as is known. The first that fits counts.
+    /// Known servers of slot ranges in a cluster. The first match counts.
     homes: Mutex<Vec<(u16, u16, Server)>>,
 }
 
-/// What to confirm: where, the small write in its slot, and the question whether it is there.
+/// A request: its slot, the small write in it, and the query that checks the data.
 #[derive(Clone)]
 struct Ask {
     at: Server,
@@ -51,7 +55,7 @@ struct Ask {
 
 #[derive(Clone)]
 enum Answer {
-    /// The replicas have it, if this answer to the question says that it is there.
+    /// The replicas have it if this answer to the query shows that it exists.
     Confirmed(Value),
     Elsewhere(Server),
     Unconfirmed(String),
@@ -62,8 +66,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Replicas {
-    /// Waits until as many replicas as `replicas` asks for have what was written to the server of `key`, and is there by the answer to
-    /// `check`.
+    /// Waits until the number of replicas in `replicas` has the data that was written to the server
+    /// of `key`, and that exists according to the answer to `check`.
     pub(crate) async fn confirm(
         &self,
         store: &Arc<Store>,
@@ -73,7 +77,7 @@ impl Replicas {
     ) -> Result<()> {
         let settings = &store.link.settings;
         let (slot, mark) = (keys::slot(key), keys::mark(&settings.prefix, key));
-        let mut why = "it is not clear which server has it".to_owned();
+        let mut why = "its server is unknown".to_owned();
         for _ in 0..REDIRECTIONS {
             let at = self.home(store, slot).await;
             let ask = Ask { at: at.clone(), mark: mark.clone(), check: check.clone() };
@@ -90,14 +94,14 @@ impl Replicas {
                     break;
                 }
                 None => {
-                    "whoever waited for them was stopped".clone_into(&mut why);
+                    "the waiting task was cancelled".clone_into(&mut why);
                     break;
                 }
             }
         }
         let text = format!(
-            "it is stored at {}, and not confirmed by {} replicas as `replicas` asks ({why}): it may be lost if the server is. Try again to \
-             have it confirmed: it is not stored twice",
+            "the write is stored at {}, but not confirmed by {} replicas as `replicas` requires ({why}), and may be lost with the server. Try again to \
+             confirm it; it is not stored twice",
             settings.place(),
             settings.replicas
         );
@@ -113,7 +117,8 @@ impl Replicas {
         lock(&self.waits).entry(at).or_insert_with(start).clone()
     }
 
-    /// The server of a slot. One that was asked in vain would say so as well, but only when those who wait there are done.
+    /// Returns the server of a slot. The wrong server would also redirect, but only after the calls
+    /// that wait there.
     async fn home(&self, store: &Store, slot: u16) -> Server {
         let first = &store.link.settings.hosts[0];
         if !store.link.is_cluster() {
@@ -126,7 +131,7 @@ impl Replicas {
         if let Some(home) = known {
             return home;
         }
-        // Not everybody may ask.
+        // The user may not have permission for this command.
         let said = store.link.query(redis::cmd("CLUSTER").arg("SLOTS")).await.map(list).unwrap_or_default();
         let homes: Vec<_> = said.into_iter().filter_map(|of| range(of, &first.0)).collect();
         let home = find(&homes).unwrap_or_else(|| first.clone());
@@ -134,13 +139,13 @@ impl Replicas {
         home
     }
 
-    /// A server that cannot be reached may have been replaced: who has what is asked anew.
+    /// Forgets the servers of slots, because an unreachable server may have been replaced.
     fn leave(&self) {
         lock(&self.homes).clear();
     }
 }
 
-/// First and last slot, and host and port of the server that has them.
+/// Parses a slot range: first and last slot, and host and port of its server.
 fn range(said: Value, asked: &str) -> Option<(u16, u16, Server)> {
     let said = list(said);
     let (first, last) = (number(said.first()?), number(said.get(1)?));
@@ -149,7 +154,7 @@ fn range(said: Value, asked: &str) -> Option<(u16, u16, Server)> {
     Some((first.try_into().ok()?, last.try_into().ok()?, server(&address, asked)?))
 }
 
-/// All of one server.
+/// Handles all requests of one server.
 async fn confirm_all(store: &Store, asks: Vec<Ask>) -> Vec<Answer> {
     let Some(at) = asks.first().map(|ask| ask.at.clone()) else { return vec![] };
     let unconfirmed = |why: &str| vec![Answer::Unconfirmed(why.to_owned()); asks.len()];
@@ -168,12 +173,12 @@ async fn confirm_all(store: &Store, asks: Vec<Ask>) -> Vec<Answer> {
     })
 }
 
-/// A connection that was dropped on the way here is not used again.
+/// Runs all requests. A connection that is dropped on the way is not used again.
 async fn try_all(store: &Store, at: &Server, asks: &[Ask]) -> Result<Vec<Answer>, RedisError> {
     let shared = store.link.shared.number();
     let kept = lock(&store.replicas.connections).remove(at).filter(|(of, _)| *of == shared);
     let marked = match kept {
-        // It may have died since it was used last: then all of it is done on another.
+        // It may have died since its last use. Then everything is repeated on another one.
         Some((_, kept)) => mark(store, kept, asks).await.ok(),
         None => None,
     };
@@ -201,13 +206,14 @@ async fn try_all(store: &Store, at: &Server, asks: &[Ask]) -> Result<Vec<Answer>
 
 type Marked = (MultiplexedConnection, Vec<Result<Value, RedisError>>);
 
-/// Asks for each whether it is there, and writes something small behind that.
+/// Checks each request's data, and performs a small write after that.
 async fn mark(
     store: &Store,
     mut connection: MultiplexedConnection,
     asks: &[Ask],
 ) -> Result<Marked, RedisError> {
-    // A server without others takes one mark for all. In a cluster, it only takes those of slots that are its own.
+    // A single server needs one mark for all. In a cluster, a server accepts only marks in its own
+    // slots.
     let mut marks: BTreeSet<_> = asks.iter().map(|ask| &ask.mark).collect();
     if !store.link.is_cluster() {
         marks.retain(|mark| **mark == asks[0].mark);
@@ -235,7 +241,7 @@ async fn mark(
 fn read(store: &Store, answer: Result<Value, RedisError>, asked: &str) -> Answer {
     match answer {
         Ok(found) => Answer::Confirmed(found),
-        // While a slot moves, its new server takes nothing that does not say that it knows.
+        // While a slot moves, its new server accepts only commands after `ASKING`.
         Err(error) => match error.redirect_node().filter(|_| error.code() == Some("MOVED")) {
             Some((address, _)) if let Some(home) = server(address, asked) => Answer::Elsewhere(home),
             _ => Answer::Unconfirmed(fault(&store.link.settings, &error).to_string()),

@@ -1,4 +1,4 @@
-//! Control over what waits.
+//! Control over pending messages.
 
 use crate::{
     accept::{accept, record_sends, write_due},
@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use std::{slice, sync::Arc, time::Duration};
 
-/// How many are looked at at a time.
+/// Number of entries that are read at a time.
 const WINDOW: usize = 200;
 
 /// The pauses before a change is asked for again that has not been confirmed.
@@ -58,8 +58,7 @@ impl Scheduler for RedisScheduler {
 }
 
 impl RedisScheduler {
-    /// Changes these entries, and returns the best answer. It is an error if some of them could not
-    /// be asked for: what was changed stays so, and the call can be repeated.
+    /// Changes these entries, and returns the best result.
     async fn change(&self, entries: &Entries, what: &str, due: Due) -> Result<Changed> {
         self.0.open()?;
         let mut rooms = self.0.rooms().await?;
@@ -169,7 +168,8 @@ impl RedisScheduler {
         Ok(found)
     }
 
-    /// Which topics may have it: what waits for a forwarder lies in the forwarder's own.
+    /// Returns the topics that may contain matches. Messages for a forwarder are in the forwarder's
+    /// topic.
     async fn topics(&self, query: &Query) -> Result<Vec<Text>> {
         let mut all = self.0.rooms().await?;
         all.retain(|room| query.may_be_in(topic_of(room)));
@@ -221,18 +221,18 @@ pub(crate) async fn in_each(
         (topic, store.run(script, std::slice::from_ref(topic), |_, command| with(command)).await)
     });
     let answers = futures_util::future::join_all(calls).await.into_iter();
-    // Its name is written before it is.
+    // The name of a topic is written before the topic.
     let is_there = |answer: &Result<_>| !matches!(answer, Err(error) if error.kind() == ErrorKind::NotFound);
     let answers = answers.filter(|(_, answer)| is_there(answer));
     answers.map(|(topic, answer)| (topic.clone(), answer)).collect()
 }
 
-/// What one topic or slot of many says. One that a key of another program is in the way of says
-/// nothing: others do not suffer for it.
+/// Returns the answer of one topic or slot. One that conflicts with a key of another program is
+/// left out, so that the others are not affected.
 pub(crate) fn or_left_out<T: Default>(of: &str, answer: Result<T>) -> Result<T> {
     match answer {
         Err(error) if error.kind() == ErrorKind::Conflict => {
-            tracing::warn!(topic = of, %error, "this topic is left out");
+            tracing::warn!(topic = of, %error, "key of another program conflicts with this topic; leaving it out");
             Ok(T::default())
         }
         answer => answer,
@@ -241,12 +241,11 @@ pub(crate) fn or_left_out<T: Default>(of: &str, answer: Result<T>) -> Result<T> 
 
 fn read(topic: &Text, value: Value) -> Option<Pending> {
     let mut parts = list(value).into_iter();
-    // What waits in a bucket waits for its topic.
+    // A message in a bucket is pending for the topic of the bucket.
     let topic: Text = topic_of(topic).into();
     let (name, due, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
     let mut item = Item::read(item, ScheduleId::published(&name, &topic).unwrap_or(&name));
-    // Its own says more where the server's has no room for that. One that is tried again later than
-    // it was due has the server's.
+    // The exact due time is in the item. The score counts for an entry that was delayed later.
     let due = item.due.filter(|own| own.0 >= due).unwrap_or(Timestamp(due));
     let to = match item.to.take() {
         None => Address::Topic(topic.clone()),
@@ -262,7 +261,7 @@ fn read(topic: &Text, value: Value) -> Option<Pending> {
     Some(Pending { id: ScheduleId(name.into()), due, envelope })
 }
 
-/// The topic that entries in this room are in: a room is a topic or one of its buckets.
+/// Returns the topic of a room, which is a topic or one of its buckets.
 fn topic_of(room: &str) -> &str {
     room.split_once('#').map_or(room, |(topic, _)| topic)
 }
@@ -275,7 +274,7 @@ fn fits(pending: &Pending, query: &Query) -> bool {
         && query.after.as_ref().is_none_or(|(due, id)| (pending.due, &pending.id) > (*due, id))
 }
 
-/// The topics that give slots their names, of these.
+/// Returns those of these topics that give slots their names.
 pub(crate) fn bases(topics: &[Text]) -> Vec<Text> {
     let mut bases: Vec<Text> = topics.iter().map(|topic| keys::split(topic).0.into()).collect();
     bases.sort();

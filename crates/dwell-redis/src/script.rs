@@ -1,4 +1,4 @@
-//! The scripts: every step that touches more than one key is one of these.
+//! The scripts. Every step that affects more than one key is a script.
 
 use redis::Script as Hashed;
 use std::sync::LazyLock;
@@ -7,13 +7,14 @@ use std::sync::LazyLock;
 pub(crate) struct Script {
     pub(crate) text: String,
     pub(crate) hash: String,
-    /// To run it twice is not the same as once: the server remembers its last calls, and does none of them twice.
+    /// Whether running it twice differs from running it once. The server remembers the last calls
+    /// of such scripts, and does not repeat them.
     pub(crate) is_remembered: bool,
 }
 
 impl Script {
-    /// `flags` say when the server may run it at all: with a first line like this, it refuses the whole script, and never
-    /// stops in the middle of one.
+    /// `flags` decide when the server may run the script. With this first line the server refuses
+    /// the whole script, and never stops in the middle of one.
     fn new(flags: &str, is_remembered: bool, parts: &[&str]) -> Self {
         let first = if flags.is_empty() { "#!lua".to_owned() } else { format!("#!lua flags={flags}") };
         let text = format!("{first}\n{}", parts.concat());
@@ -33,8 +34,10 @@ macro_rules! scripts {
     };
 }
 
-// What takes in something new is refused by a server without memory. What brings that state to an end is not.
-// What would send twice, or answer another thing the second time, is remembered. All others change nothing the second time.
+// A server without memory refuses scripts that store new messages, but not scripts that free
+// memory.
+// Scripts that would send twice, or return something else the second time, are remembered. All
+// others have no effect the second time.
 scripts! {
     ACCEPT = "", true, "scripts/accept.lua";
     SEND = "", false, "scripts/send.lua";
@@ -55,11 +58,11 @@ scripts! {
     RECORDS = "no-writes", false, "scripts/records.lua";
 }
 
-/// Works on no topic that is there, so it has no prelude.
+/// It does not work on an existing topic, so it has no prelude.
 pub(crate) static DECLARE: LazyLock<Script> =
     LazyLock::new(|| Script::new("", false, &[include_str!("scripts/declare.lua")]));
 
-/// What waits must be looked at, also where there is no room for more.
+/// Pending messages must be promoted even if the memory is full.
 pub(crate) static REGISTER: LazyLock<Script> =
     LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/register.lua")]));
 
@@ -69,7 +72,7 @@ pub(crate) static BUCKETS: LazyLock<Script> =
 pub(crate) static MARK: LazyLock<Script> =
     LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/mark.lua")]));
 
-/// Who could not claim could not handle what takes up the memory.
+/// Without a claim, consumers could not handle the messages that use the memory.
 pub(crate) static INBOX_CLAIM: LazyLock<Script> =
     LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/inbox_claim.lua")]));
 

@@ -1,20 +1,20 @@
-//! What can be set, and how a URL says so.
+//! Settings, and their URL.
 
 use dwell_core::{Error, ErrorKind, Result, Secret, TransportUrl};
 use std::{path::PathBuf, time::Duration};
 
-/// Who makes ready what is due.
+/// Which process promotes due messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Promoter {
     /// Every started bus, and every consumer for its own topic.
     #[default]
     Inside,
-    /// A process of its own: [`crate::promote`], or `dwell promote redis://…`. Without one, nothing that waits is ever
-    /// handed out.
+    /// A separate process: [`crate::promote`], or `dwell promote redis://…`. Without one, pending
+    /// messages are never delivered.
     Elsewhere,
 }
 
-/// The settings of a Redis transport.
+/// Settings of a Redis transport.
 ///
 /// ```
 /// use dwell_core::TransportUrl;
@@ -27,52 +27,53 @@ pub enum Promoter {
 /// ```
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
-    /// The servers; more than one, or one that says so, is a cluster.
+    /// Servers. More than one, or one that belongs to a cluster, is a cluster.
     pub hosts: Vec<(String, u16)>,
-    /// Whether to speak TLS: `rediss://`.
+    /// Whether to use TLS: `rediss://`.
     pub tls: bool,
-    /// A file with the certificate of the authority that signed the server's, in PEM; the usual ones if `None`.
+    /// PEM file with the certificate of the authority that signed the server's. `None` uses the
+    /// system's authorities.
     pub ca: Option<PathBuf>,
-    /// Who we are, where the server wants to know.
+    /// User name, if the server requires one.
     pub username: Option<String>,
-    /// And how we prove it.
+    /// Password.
     pub password: Option<Secret>,
-    /// The number of the database; clusters have only 0.
+    /// Number of the database. Clusters have only 0.
     pub database: i64,
-    /// What every key starts with. `dwell` by default.
+    /// Prefix of every key. The default is `dwell`.
     pub prefix: String,
-    /// Whether every message can be looked up, with its past. Yes by default; it takes some memory for each. The same for all who use
-    /// a topic.
+    /// Whether every message can be looked up, with its history. The default is true; it needs some
+    /// memory for each message. All clients of a topic must use the same value.
     pub ledger: bool,
-    /// How long the records of finished messages are kept, with their results and their past. An hour by default; zero
-    /// keeps none. Records of jobs are kept at least as long as `ids`.
+    /// How long the records of finished messages are kept, with their results and history. The
+    /// default is an hour; zero keeps none. Records of jobs are kept at least as long as `ids`.
     pub done: Duration,
-    /// How long ids are remembered: those that a sender chose, and those under which something waited and fired. A day by
-    /// default.
+    /// How long ids are remembered: ids that a sender chose, and ids of pending messages that have
+    /// fired. The default is a day.
     pub ids: Duration,
-    /// The largest body, in bytes. 16 MiB by default.
+    /// Maximum size of a body, in bytes. The default is 16 MiB.
     pub max_body: usize,
-    /// How many replicas must have what is confirmed (`WAIT`). None by default.
+    /// Number of replicas that must confirm a write (`WAIT`). The default is none.
     pub replicas: u32,
-    /// How long to wait for an answer before the call is `Timeout`. 10 s by default.
+    /// Time after which a call without an answer fails with `Timeout`. The default is 10 s.
     pub timeout: Duration,
-    /// Who makes ready what is due.
+    /// Which process promotes due messages.
     pub promoter: Promoter,
-    /// Over how many hash slots what waits for a topic is spread, beside its own: for a backlog that is too large for one
-    /// server of a cluster. None by default.
+    /// Number of additional hash slots over which the pending messages of a topic are distributed,
+    /// for a backlog that is too large for one server of a cluster. The default is none.
     pub shards: u16,
-    /// For how long a time each part of such a backlog is. A day by default.
+    /// Time span of each part of such a backlog. The default is a day.
     pub bucket: Duration,
 }
 
-/// More would only be more work for each promoter.
+/// Maximum number of shards. More would only be more work for each promoter.
 const MOST_SHARDS: u16 = 256;
 
 const DEFAULT_PORT: u16 = 6379;
 const SCHEMES: [&str; 2] = ["redis", "rediss"];
 
 impl RedisSettings {
-    /// With the defaults, on one server.
+    /// Returns the default settings for one server.
     pub fn server(host: impl Into<String>, port: u16) -> Self {
         const DAY: Duration = Duration::from_secs(24 * 3600);
         Self {
@@ -95,7 +96,8 @@ impl RedisSettings {
         }
     }
 
-    /// From `redis://user:password@host:port,host:port/database?option=value`, or `rediss://` for TLS.
+    /// Parses `redis://user:password@host:port,host:port/database?option=value`, or `rediss://` for
+    /// TLS.
     pub fn from_url(url: &TransportUrl) -> Result<Self> {
         if !SCHEMES.contains(&url.scheme()) {
             return Err(url.unknown_scheme_error(&SCHEMES));
@@ -164,12 +166,12 @@ impl RedisSettings {
             return config("the option `timeout` of redis:// is under 100 ms: raise it");
         }
         if self.ca.is_some() && !self.tls {
-            return config("the option `ca` is for TLS: write `rediss://` in place of `redis://`");
+            return config("the option `ca` is for TLS: write `rediss://` instead of `redis://`");
         }
         Ok(())
     }
 
-    /// Where this is, without anything secret, for errors.
+    /// Returns host and port, without secrets, for errors.
     pub(crate) fn place(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         hosts.join(",")

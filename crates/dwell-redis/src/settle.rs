@@ -1,4 +1,5 @@
-//! Settling what consumers hold: each settlement is part of one script, whatever it moves where within the slot.
+//! Settlement of deliveries. Each settlement is part of one script, including moves within the
+//! slot.
 
 use crate::{
     accept::{WEIGHT, content_of, is_unknown, write_due},
@@ -16,7 +17,7 @@ use dwell_core::{
 };
 use redis::Cmd;
 
-/// How many arguments each settlement has for its move.
+/// Number of arguments of a settlement for its move.
 const MOVE: usize = 9;
 
 pub(crate) async fn settle(consumer: &RedisConsumer, batch: Vec<Settle>) -> Vec<Unsettled> {
@@ -50,7 +51,8 @@ pub(crate) async fn settle(consumer: &RedisConsumer, batch: Vec<Settle>) -> Vec<
     unsettled
 }
 
-/// How many bytes the server moves for a settlement: what is put elsewhere, and with a ledger what is over, which it keeps.
+/// Returns the number of bytes that the server moves for a settlement: moved messages, and with a
+/// ledger finished ones.
 fn weight_of(consumer: &RedisConsumer, settle: &Settle) -> usize {
     let body = settle.delivery.message.body.len();
     match &settle.action {
@@ -60,7 +62,7 @@ fn weight_of(consumer: &RedisConsumer, settle: &Settle) -> usize {
     }
 }
 
-/// How much work a settlement is for the server: what goes on is also put elsewhere.
+/// Returns the relative work of a settlement. A moved message is also stored elsewhere.
 fn effort_of(settle: &Settle) -> usize {
     match &settle.action {
         Action::Ack { .. } => 2,
@@ -68,7 +70,7 @@ fn effort_of(settle: &Settle) -> usize {
     }
 }
 
-/// Those that a script can be asked for, and those that it cannot.
+/// Separates the settlements that a script can do from those that it cannot.
 async fn sort_out(consumer: &RedisConsumer, batch: Vec<Settle>) -> (Vec<Settle>, Vec<Unsettled>) {
     let (mut chunk, mut refused) = (vec![], vec![]);
     for settle in batch {
@@ -91,12 +93,12 @@ async fn check(consumer: &RedisConsumer, action: &Action) -> Result<()> {
             let (base, _) = keys::split(to.topic_name());
             if base != keys::split(&consumer.of.topic).0 {
                 let text = format!(
-                    "a move from `{}` to `{to}` is not one step on Redis: it is copied and then acknowledged",
+                    "a move from `{}` to `{to}` is not atomic on Redis: copy the message and then acknowledge it",
                     consumer.of.topic
                 );
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
-            // Looked for first: where there is nowhere to go, nothing moves.
+            // Checked first: without a destination, nothing moves.
             store.place(to.topic_name()).await.map(drop)
         }
         _ => Ok(()),
@@ -135,8 +137,9 @@ async fn settle_chunk(consumer: &RedisConsumer, chunk: &[Settle]) -> Result<Vec<
             return Err(error);
         }
     };
-    // It is done, and no replica is waited for: if the server is lost before one has it, all of it is undone, and the message comes
-    // again. To say that it was not settled would have it settled twice.
+    // The settlement is done, and does not wait for replicas. If the server is lost before a
+    // replica has it, the whole settlement is undone, and the message is redelivered. Reporting a
+    // failure here would settle it twice.
     let words = answer.into_iter().next().map(list).unwrap_or_default();
     Ok(words.iter().map(text).collect())
 }
@@ -179,7 +182,8 @@ fn write(command: &mut Cmd, settle: &Settle, entries: &Entries, is_dead: bool) {
         .arg(item::pack(message));
 }
 
-/// What an acked message became; `None` if it lives on as a copy. Who acks a dead letter drops it.
+/// Returns the final state of an acked message; `None` if it continues as a copy. An ack of a dead
+/// letter discards it.
 fn end_of(outcome: Outcome, is_dead: bool) -> Option<State> {
     match outcome {
         Outcome::Deferred | Outcome::Failed | Outcome::Released => None,
@@ -188,7 +192,7 @@ fn end_of(outcome: Outcome, is_dead: bool) -> Option<State> {
     }
 }
 
-/// The error behind a word, if it is one.
+/// Returns the error for a result word, if it is one.
 fn judge(consumer: &RedisConsumer, settle: &Settle, word: Option<&str>) -> Option<Error> {
     let of = consumer.of.address();
     match word {
@@ -199,8 +203,8 @@ fn judge(consumer: &RedisConsumer, settle: &Settle, word: Option<&str>) -> Optio
         Some("stale") => Some(Error::new(
             ErrorKind::Stale,
             format!(
-                "this delivery of `{of}` was settled before, given back, or its lease ran out: drop it, the message is in \
-                 other hands"
+                "this delivery of `{of}` was settled or released before, or its lease has expired: drop it; the message belongs to \
+                 another consumer"
             ),
         )),
         Some("missing") => {

@@ -1,8 +1,9 @@
 //! The connection that all calls of a link share, and its replacement.
 //!
-//! A connection is replaced when it breaks, when its server has become a replica, and when it goes silent: neither a call nor a
-//! `PING` behind it was answered, for half of `timeout` each. A new connection resolves the name of the server again. Calls that
-//! wait on the old connection are repeated on the new one, which does no harm: see `calls`.
+//! A connection is replaced when it breaks, when its server has become a replica, and when it is
+//! silent: neither a call nor a `PING` after it was answered, within half of `timeout` each. A new
+//! connection resolves the name of the server again. Calls that wait on the old connection are
+//! repeated on the new one, which has no additional effect: see `calls`.
 
 use crate::link::Door;
 use dwell_core::Clock;
@@ -20,7 +21,7 @@ use std::{
 };
 use tokio::sync::{Mutex, watch};
 
-/// A connection to one server, or to all servers of a cluster. A clone is the same connection.
+/// Connection to one server, or to all servers of a cluster. A clone is the same connection.
 #[derive(Clone)]
 pub(crate) enum Connection {
     Server(MultiplexedConnection),
@@ -30,45 +31,46 @@ pub(crate) enum Connection {
 /// The pause after a failed attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The age from which on a connection to a replica is replaced. The address may lead to a replica for good.
+/// Age from which a connection to a replica is replaced. The address may lead to a replica
+/// permanently.
 const REPLICA_AGE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Shared {
     door: Arc<Door>,
     clock: Arc<dyn Clock>,
     current: watch::Sender<Current>,
-    /// Held while a new connection is opened; the last failure, and when it was.
+    /// Last failure and its time. Locked while a new connection is opened.
     replacing: Mutex<Option<(Duration, RedisError)>>,
-    /// Held while the connection is probed.
+    /// Locked while the connection is probed.
     probing: Arc<Mutex<()>>,
     answers: std::sync::Mutex<Answers>,
 }
 
-/// What is known of answers, from which calls tell a silent connection.
+/// Times of answers, to detect a silent connection.
 #[derive(Default)]
 struct Answers {
-    /// When the first call was made that came behind the last answer.
+    /// Time of the first call after the last answer.
     unanswered: Option<Duration>,
-    /// When the last answer came.
+    /// Time of the last answer.
     last: Option<Duration>,
 }
 
 struct Current {
     connection: Connection,
-    /// How many there were before.
+    /// Number of earlier connections.
     number: u64,
     since: Duration,
 }
 
-/// How one try of a call ended.
+/// Result of one attempt of a call.
 enum Tried {
     Answered(Result<Value, RedisError>),
-    /// Its connection was replaced meanwhile.
+    /// The connection was replaced in the meantime.
     Replaced,
 }
 
 impl Connection {
-    /// The answer of the server, or of every master if `is_for_all`.
+    /// Returns the answer of the server, or of every master if `is_for_all`.
     pub(crate) async fn query(&self, command: &Cmd, is_for_all: bool) -> Result<Value, RedisError> {
         match self.clone() {
             Self::Server(mut server) => command.query_async(&mut server).await,
@@ -89,7 +91,8 @@ impl Shared {
         Arc::new(Self { door, clock, current, replacing, probing, answers })
     }
 
-    /// How many connections there were before this one. Other connections to the same address are replaced with it.
+    /// Number of earlier connections. Other connections to the same address are replaced with this
+    /// one.
     pub(crate) fn number(&self) -> u64 {
         self.current.borrow().number
     }
@@ -98,7 +101,7 @@ impl Shared {
         matches!(self.current.borrow().connection, Connection::Cluster(_))
     }
 
-    /// One command that may be repeated, of one server or of every master.
+    /// Runs a command that may be repeated, on one server or on every master.
     pub(crate) async fn ask(self: &Arc<Self>, command: &Cmd, is_for_all: bool) -> Result<Value, RedisError> {
         let asked = async {
             let mut is_repeated = false;
@@ -158,30 +161,33 @@ impl Shared {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether calls before this one had no answer for long. Their callers may have given up before they could tell.
+    /// Whether earlier calls have had no answer for long. Their callers may have timed out before
+    /// they could detect it.
     fn is_silent(&self) -> bool {
         let now = self.clock.elapsed();
         let since = *self.answers().unanswered.get_or_insert(now);
         now.saturating_sub(since) >= self.silence()
     }
 
-    /// Whether a slow server has answered a call. In a cluster, that may be another server than the silent one.
+    /// Whether a slow server has answered a call. In a cluster, that may be another server than the
+    /// silent one.
     fn is_answered_since(&self, start: Duration) -> bool {
         !self.is_cluster() && self.answers().last.is_some_and(|last| last >= start)
     }
 
-    /// How long a call is waited for before the connection is probed, and then for the answer to that.
+    /// How long a call is waited for before the connection is probed, and then how long for the
+    /// probe's answer.
     fn silence(&self) -> Duration {
         self.door.settings.timeout / 2
     }
 
-    /// Whether another try on another connection may help.
+    /// Whether another attempt on another connection may help.
     fn is_useless(&self, error: &RedisError) -> bool {
         let is_replica = matches!(error.code(), Some("READONLY" | "MASTERDOWN")) && !self.is_cluster();
         is_replica || error.is_connection_dropped()
     }
 
-    /// What to do before a call is repeated that failed with this error.
+    /// Prepares the repetition of a call that failed with this error.
     async fn after(
         self: &Arc<Self>,
         connection: &Connection,
@@ -189,7 +195,7 @@ impl Shared {
         error: RedisError,
     ) -> Result<(), RedisError> {
         match connection {
-            // The client library opens connections to the servers of a cluster itself, as long as it runs.
+            // The client library reconnects to the servers of a running cluster itself.
             Connection::Cluster(_) => {
                 self.probe(number);
                 Ok(())
@@ -206,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// Replaces the connection of this number if it does not answer a `PING`.
+    /// Replaces the connection with this number if it does not answer a `PING`.
     fn probe(self: &Arc<Self>, number: u64) {
         let Ok(probing) = self.probing.clone().try_lock_owned() else { return };
         let shared = self.clone();
@@ -221,7 +227,7 @@ impl Shared {
             let ping = redis::cmd("PING");
             let is_answered = tokio::select! {
                 biased;
-                // An error of the server is an answer, too.
+                // An error from the server is an answer, too.
                 answer = connection.query(&ping, true) => answer.map_or_else(|error| error.code().is_some(), |_| true),
                 () = shared.clock.sleep(shared.silence()) => false,
             };
@@ -239,8 +245,8 @@ impl Shared {
         });
     }
 
-    /// Opens another connection, unless the one of this number was replaced before. Callers that wait for the same attempt share its
-    /// failure.
+    /// Opens another connection, unless the one with this number was replaced before. Callers that
+    /// wait for the same attempt share its failure.
     async fn replace(&self, number: u64) -> Result<(), RedisError> {
         let start = self.clock.elapsed();
         let mut failure = self.replacing.lock().await;

@@ -1,4 +1,4 @@
-//! What all parts of one connection share.
+//! State that all parts of one connection share.
 
 use crate::{
     buckets::{self, Buckets},
@@ -18,7 +18,7 @@ use std::sync::{
 };
 use tokio::sync::Notify;
 
-/// What a connection leaves with when it is closed.
+/// A part that is closed with its connection.
 pub(crate) trait Member: Send + Sync {
     fn leave(&self) -> BoxFuture<'_, Result<()>>;
 }
@@ -29,10 +29,10 @@ pub(crate) struct Store {
     pub(crate) declared: Declared,
     pub(crate) calls: Calls,
     pub(crate) seams: Seams,
-    /// What is confirmed survives a restart of the server.
+    /// Whether confirmed data survives a restart of the server.
     pub(crate) is_durable: bool,
     is_closed: AtomicBool,
-    /// Wakes whoever waits when this is closed.
+    /// Wakes waiting tasks when this is closed.
     pub(crate) closing: Notify,
     members: Mutex<Vec<Weak<dyn Member>>>,
     pub(crate) buckets: Buckets,
@@ -40,7 +40,7 @@ pub(crate) struct Store {
     me: Weak<Self>,
 }
 
-/// How often something is tried again because a topic has changed meanwhile.
+/// Maximum number of retries because a topic has changed in the meantime.
 const RELOADS: usize = 20;
 
 impl Store {
@@ -61,8 +61,9 @@ impl Store {
         })
     }
 
-    /// Waits until as many replicas as were asked for have what was written to the server of `key`. A server that took over meanwhile may
-    /// not have heard of it: whether it is there is told by the answer to `check`, and if it is not, it is not confirmed either.
+    /// Waits for the configured number of replicas of a write to the server of `key`. A server that
+    /// took over in the meantime may lack the write: the answer to `check` shows whether it exists,
+    /// and without it the write is not confirmed.
     pub(crate) async fn confirm(
         &self,
         key: &str,
@@ -82,7 +83,7 @@ impl Store {
             false => Ok(()),
             true => {
                 let text =
-                    format!("this connection to {} was closed: connect again", self.link.settings.place());
+                    format!("this connection to {} is closed: connect again", self.link.settings.place());
                 Err(Error::new(ErrorKind::Closed, text))
             }
         }
@@ -107,8 +108,8 @@ impl Store {
         left
     }
 
-    /// One script on topics of one slot, all of which must be there. `with` writes its own arguments, and is told the topics.
-    /// Answers what comes behind `ok`.
+    /// Runs a script on topics of one slot, all of which must exist. `with` receives the topics and
+    /// writes the script's own arguments. Returns the answer after `ok`.
     pub(crate) async fn run(
         &self,
         script: &Script,
@@ -149,14 +150,15 @@ impl Store {
                 _ => return Ok(answer),
             }
         }
-        let text = format!("the topic `{}` changes faster than it can be used", topics.join("`, `"));
+        let text =
+            format!("the topic `{}` is changed too often at the same time: try again", topics.join("`, `"));
         Err(Error::new(ErrorKind::Unavailable, text))
     }
 
-    /// The names of all topics, and of all buckets of theirs.
+    /// Returns the names of all topics and of all their buckets.
     pub(crate) async fn rooms(&self) -> Result<Vec<Text>> {
         let mut rooms = self.names().await?;
-        // Also where this one has no `shards`: another program may have put something there.
+        // Also without `shards`, because another program may use buckets.
         let topics = rooms.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
         let all = topics.map(|topic| async move { or_left_out(topic, buckets::all(self, topic).await) });
         for of in futures_util::future::join_all(all).await {
@@ -165,12 +167,12 @@ impl Store {
         Ok(rooms)
     }
 
-    /// The topics of one slot that are there.
+    /// Returns the existing topics of one slot.
     pub(crate) async fn family(&self, base: &str) -> Result<Vec<Text>> {
         self.there(&crate::keys::family(base).map(Text::from)).await
     }
 
-    /// Those of these topics that are there.
+    /// Returns those of these topics that exist.
     pub(crate) async fn there(&self, topics: &[Text]) -> Result<Vec<Text>> {
         let mut there = vec![];
         for topic in topics {

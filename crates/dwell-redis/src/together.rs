@@ -1,11 +1,12 @@
-//! What is asked for at the same time goes to the server together: whatever came while the last group was on its way is the next.
+//! Batching: concurrent requests go to the server together. Requests that arrive while one group is
+//! in flight form the next group.
 
 use crate::store::Store;
 use dwell_core::BoxFuture;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{mpsc, oneshot};
 
-/// How many orders go together at most.
+/// Maximum size of a group.
 const MOST: usize = 500;
 
 struct Order<T, A> {
@@ -13,14 +14,14 @@ struct Order<T, A> {
     answer: oneshot::Sender<Vec<A>>,
 }
 
-/// One who takes orders, and has them done a group at a time.
+/// Collects requests, and handles them in groups.
 pub(crate) struct Together<T, A> {
     store: Weak<Store>,
     work: Work<T, A>,
     orders: Mutex<mpsc::UnboundedSender<Order<T, A>>>,
 }
 
-/// Does all of a group, and gives one answer each.
+/// Handles a group, and returns one answer each.
 pub(crate) type Work<T, A> = fn(Arc<Store>, Vec<T>) -> BoxFuture<'static, Vec<A>>;
 
 impl<T: Send + 'static, A: Send + 'static> Together<T, A> {
@@ -29,19 +30,20 @@ impl<T: Send + 'static, A: Send + 'static> Together<T, A> {
         Self { orders: Mutex::new(start(&store, work)), store, work }
     }
 
-    /// One answer each; `None` if whoever does it was stopped, and nobody knows whether it was done.
+    /// Returns one answer each; `None` if the task was cancelled and the outcome is unknown.
     pub(crate) async fn ask(&self, batch: Vec<T>) -> Option<Vec<A>> {
         let (answer, answers) = oneshot::channel();
         self.put(Order { batch, answer });
         answers.await.ok()
     }
 
-    /// Whoever does it ends with the runtime that it was started in: then there is another.
+    /// Sends requests to the task. It ends with the runtime that it was started in, and is then
+    /// started again.
     fn put(&self, order: Order<T, A>) {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(unsent) = orders.send(order) {
             *orders = start(&self.store, self.work);
-            // If that one ends at once as well, whoever asks sees that nobody answers.
+            // If the new task ends at once as well, the caller notices that there is no answer.
             let _ = orders.send(unsent.0);
         }
     }
@@ -56,7 +58,7 @@ fn start<T: Send + 'static, A: Send + 'static>(
     orders
 }
 
-/// Ends when nobody can ask any more.
+/// Ends when the last sender is dropped.
 async fn serve<T, A>(store: Weak<Store>, mut inbox: mpsc::UnboundedReceiver<Order<T, A>>, work: Work<T, A>) {
     let mut group = vec![];
     while inbox.recv_many(&mut group, MOST).await > 0 {
@@ -68,7 +70,7 @@ async fn serve<T, A>(store: Weak<Store>, mut inbox: mpsc::UnboundedReceiver<Orde
         }
         let mut answers = work(store, batch).await.into_iter();
         for (count, answer) in waiting {
-            // Whoever has gone does not want to know.
+            // The caller may have been dropped.
             let _ = answer.send(answers.by_ref().take(count).collect());
         }
     }

@@ -1,8 +1,9 @@
-//! Waiting for the server to say that there is something: a read that blocks, on a connection of its own. It is only a
-//! signal; whoever is woken looks for himself, and looks anyway after a while.
+//! Waiting for changes on the server with a blocking read on a separate connection. The read is
+//! only a signal: its waiter then polls, and also polls after a while without a signal.
 //!
-//! The server ends a blocking read late, by up to a tenth of a second. So the time is kept here, and a read that is still
-//! under way when its time has come serves the next one who waits: as long as it is, there was nothing new.
+//! The server ends a blocking read late, by up to a tenth of a second. Timeouts are therefore
+//! measured here. A read that is still pending after the timeout serves the next waiter: while it
+//! is pending, nothing has changed.
 
 use crate::{keys, link::Door, places::to_millis, shared::Shared, store::Store};
 use redis::{Cmd, Value, aio::MultiplexedConnection};
@@ -17,37 +18,37 @@ use std::{
     time::Duration,
 };
 
-/// How long the server is asked to hold an answer back. A connection that has died without a word is noticed soon after.
+/// Requested duration of a blocking read. A dead connection is noticed soon after.
 const BLOCK: Duration = Duration::from_secs(2);
 
-/// How long after that the connection counts as dead.
+/// Additional time after which the connection counts as dead.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long nobody tries to connect again after it has failed; doubled each time.
+/// Pause after the first failed connection attempt. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest. Whoever waits looks that often.
+/// Longest pause, and polling interval of waiters.
 const LONGEST_PAUSE: Duration = BLOCK;
 
-/// Streams, and the last entry of each that is known.
+/// Streams, with the last known entry of each.
 pub(crate) type Signals = Vec<(String, String)>;
 
-/// The answer of the server; `false` if the connection is of no use.
+/// Answer of the server; `false` if the connection has failed.
 type Read = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 pub(crate) struct Waiter {
     line: Arc<Line>,
-    /// The read that is under way, and since when.
+    /// The pending read, and its start.
     read: Mutex<Option<(Read, Duration)>>,
-    /// How often in a row the connection was of no use.
+    /// Number of consecutive failures.
     failures: AtomicU32,
 }
 
-/// The connection, and the server that has the keys, as far as is known.
+/// The connection, and the server that is believed to have the keys.
 struct Line {
     door: Arc<Door>,
     shared: Arc<Shared>,
-    /// Opened while the shared connection had this number: a new one may lead to another server.
+    /// Opened while the shared connection had this number. A new one may lead to another server.
     connection: Mutex<Option<(u64, MultiplexedConnection)>>,
     server: Mutex<(String, u16)>,
 }
@@ -67,8 +68,8 @@ impl Waiter {
         }
     }
 
-    /// Waits until one of the streams has more, or as long as that, or until it is time to look anyway. Trouble is no reason
-    /// to wait less.
+    /// Waits until one of the streams has a new entry, for at most this duration, or until it is
+    /// time to poll. Errors do not shorten the wait.
     pub(crate) async fn wait(&self, store: &Store, signals: &Signals, at_most: Duration) {
         let clock = &store.seams.clock;
         let now = clock.elapsed();
@@ -82,7 +83,7 @@ impl Waiter {
                 *read = Some((Box::pin(self.line.clone().read(signals.clone())), now));
             }
         }
-        // Left where it is when this is dropped: the server has been asked, and its answer must be taken.
+        // The read stays pending when this is dropped, because its answer must still be received.
         let answered = poll_fn(|cx| {
             let mut read = lock(&self.read);
             let Some((asked, _)) = read.as_mut() else { return Poll::Ready(true) };
@@ -112,7 +113,7 @@ impl Waiter {
     }
 }
 
-/// How long nobody tries again after so many failures before.
+/// Pause after this number of consecutive failures.
 fn pause(failures: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE)
 }
@@ -125,11 +126,11 @@ impl Line {
         signals.iter().for_each(|(key, _)| _ = command.arg(key));
         signals.iter().for_each(|(_, last)| _ = command.arg(last));
         let Err(error) = command.query_async::<Value>(&mut connection).await else { return true };
-        // It names the server as `host:port`, and beside it the slot.
+        // The error names the server as `host:port`, and also the slot.
         let asked = lock(&self.server).0.clone();
         match error.redirect_node().and_then(|(address, _)| server(address, &asked)) {
             Some(server) => *lock(&self.server) = server,
-            // That server may have gone for good: any other knows who has its slots.
+            // That server may be gone for good. Any other server knows the owner of its slots.
             None => self.next_server(),
         }
         false
@@ -163,7 +164,7 @@ impl Line {
     }
 }
 
-/// The server at this address; one that names no host is where we asked.
+/// Returns the server at this address. An address without a host is the server that was queried.
 pub(crate) fn server(address: &str, asked: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -171,12 +172,13 @@ pub(crate) fn server(address: &str, asked: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// The stream that tells of changes in one topic to whoever makes ready what is due there, behind the last signal.
+/// Returns the stream of changes in one topic, after the last signal, for its promoter.
 pub(crate) fn wake_of(store: &Store, topic: &str, last: String) -> (String, String) {
     (keys::of_topic(&store.link.settings.prefix, topic).swap_remove(3), last)
 }
 
-/// What other programs have put into a topic, for whoever takes it in: behind what could not be.
+/// Returns the stream of messages of other programs in a topic, after those that could not be taken
+/// in.
 pub(crate) fn incoming_of(store: &Store, topic: &str, stuck: String) -> (String, String) {
     (keys::of_topic(&store.link.settings.prefix, topic).swap_remove(7), stuck)
 }
@@ -186,13 +188,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_cannot_connect_tries_ever_less_often_and_never_gives_up() {
+    fn connection_attempts_back_off_and_never_stop() {
         let pauses = [0, 1, 2, 3, 50].map(pause);
         assert_eq!(pauses.map(|pause| pause.as_millis()), [100, 200, 400, 800, 2000]);
     }
 
     #[test]
-    fn a_redirection_leads_to_the_host_and_port_that_it_names() {
+    fn a_redirection_names_host_and_port() {
         let leads = |address| server(address, "asked");
         assert_eq!(leads("10.0.0.2:7001"), Some(("10.0.0.2".to_owned(), 7001)));
         assert_eq!(leads("node-2.example:6379"), Some(("node-2.example".to_owned(), 6379)));

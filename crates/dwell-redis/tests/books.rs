@@ -1,4 +1,5 @@
-//! Whatever happens to messages, the books agree: counts, lists and single records tell the same, and nothing is left over.
+//! Consistency: counts, lists and single records agree after any sequence of operations, and
+//! nothing is left over.
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
@@ -126,7 +127,7 @@ impl Play {
         }
     }
 
-    /// Counts, lists and single records agree.
+    /// Checks that counts, lists and single records agree.
     async fn check(&self) -> usize {
         let ledger = self.redis.ledger().unwrap();
         let (listed, counted) = (list(&*ledger).await, ledger.counts().await.unwrap());
@@ -189,7 +190,7 @@ async fn play(topic: &'static str, options: &str, seed: u64) {
     for _ in 0..STEPS {
         play.step().await;
     }
-    // Everything that still happens by itself is over: short delays, and leases.
+    // Waits until short delays and leases have expired.
     play.held.clear();
     for consumer in &play.consumers {
         consumer.close().await.unwrap();
@@ -203,24 +204,24 @@ async fn play(topic: &'static str, options: &str, seed: u64) {
     let hands = ["held:mail", "held:stock", "leases:mail", "leases:stock"]
         .map(|key| format!("dwell:{{{topic}}}:{key}"));
     for key in &hands {
-        assert_eq!(said(&["exists", key]), 0, "nobody holds anything: {key}");
+        assert_eq!(said(&["exists", key]), 0, "no message is leased: {key}");
     }
 }
 
 #[tokio::test]
-async fn counts_lists_and_records_agree_whatever_happens() {
+async fn counts_lists_and_records_agree_after_any_operations() {
     for seed in 1..=3 {
         play("orders", "", seed).await;
     }
 }
 
 #[tokio::test]
-async fn they_agree_with_shards_as_well() {
+async fn counts_lists_and_records_agree_with_shards() {
     play("orders", "shards=3&bucket=1s", 4).await;
 }
 
 #[tokio::test]
-async fn they_agree_about_jobs_which_are_cancelled_until_somebody_has_them() {
+async fn counts_lists_and_records_agree_for_jobs() {
     play("job.orders", "", 5).await;
     play("job.orders", "shards=3&bucket=1s", 6).await;
 }

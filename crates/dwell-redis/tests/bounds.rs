@@ -1,4 +1,4 @@
-//! How much is handed out at once, and what lies where nobody looks at first.
+//! Limits of one delivery batch, and messages outside the first page.
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
@@ -40,10 +40,10 @@ async fn receive(consumer: &Arc<dyn Consumer>) -> Vec<Delivery> {
 }
 
 #[tokio::test]
-async fn large_messages_are_handed_out_in_order_and_never_too_many_bytes_at_once() {
+async fn large_messages_are_delivered_in_order_within_the_byte_limit() {
     const MEGA: usize = 1 << 20;
     let (_server, redis, consumer) = stage().await;
-    // Small ones before them do not lead to large ones being read together.
+    // Small messages before them do not cause large ones to be read together.
     let sizes = [vec![10; 100], vec![5 * MEGA; 5], vec![16 * MEGA], vec![10]].concat();
     send(&redis, sizes.clone()).await;
     let (mut seen, mut batches) = (vec![], vec![]);
@@ -58,12 +58,12 @@ async fn large_messages_are_handed_out_in_order_and_never_too_many_bytes_at_once
     }
     let sent: Vec<_> = (0..sizes.len()).map(|n| format!("m{n}")).collect();
     assert_eq!(seen, sent);
-    assert!(batches.iter().all(|bytes| *bytes <= MEGA), "beside the largest: {batches:?}");
+    assert!(batches.iter().all(|bytes| *bytes <= MEGA), "without the largest: {batches:?}");
     assert!(batches.len() <= 8, "{batches:?}");
 }
 
 #[tokio::test]
-async fn however_many_are_asked_for_five_hundred_are_handed_out_at_a_time_in_order_by_scripts_of_a_hundred() {
+async fn a_receive_returns_at_most_500_messages_in_order() {
     let (server, redis, consumer) = stage().await;
     send(&redis, vec![10; 1200]).await;
     let (mut seen, mut batches, before) = (vec![], vec![], scripts(&server));
@@ -79,7 +79,7 @@ async fn however_many_are_asked_for_five_hundred_are_handed_out_at_a_time_in_ord
 }
 
 #[tokio::test]
-async fn an_entry_with_any_number_is_handed_out_extended_and_settled() {
+async fn an_entry_with_any_id_is_delivered_extended_and_settled() {
     let (server, _redis, consumer) = stage().await;
     for entry in ["1763200800000-1048575", "1763200800000-1048576", "1763200800000-18446744073709551615"] {
         let added =
@@ -98,7 +98,7 @@ async fn an_entry_with_any_number_is_handed_out_extended_and_settled() {
 }
 
 #[tokio::test]
-async fn more_than_a_script_can_take_at_once_is_sent_made_ready_handed_out_and_settled() {
+async fn a_batch_larger_than_one_script_is_processed_completely() {
     const MANY: usize = 10_000;
     let (server, redis, consumer) = stage().await;
     let envelopes: Vec<_> = (0..MANY)
@@ -120,7 +120,7 @@ async fn more_than_a_script_can_take_at_once_is_sent_made_ready_handed_out_and_s
     assert_eq!(said(&server, &["zcard", "dwell:{orders}:due"]), "0");
 }
 
-/// How many scripts the server has run.
+/// Returns the number of scripts that the server has run.
 fn scripts(server: &RedisServer) -> usize {
     let stats = said(server, &["info", "commandstats"]);
     let calls = stats.lines().filter_map(|line| {
@@ -130,7 +130,7 @@ fn scripts(server: &RedisServer) -> usize {
 }
 
 #[tokio::test]
-async fn no_message_has_a_round_trip_of_its_own() {
+async fn messages_share_round_trips() {
     let (server, redis, consumer) = stage().await;
     send(&redis, [1; 1000]).await;
     let mut held = vec![];
@@ -145,7 +145,7 @@ async fn no_message_has_a_round_trip_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_goes_to_many_subscriptions_is_sent_fewer_at_a_time() {
+async fn batches_are_smaller_with_many_subscriptions() {
     let (server, redis, _consumer) = stage().await;
     let others: Vec<_> = (1..10).map(|n| Subscription::new("orders", format!("other{n}"))).collect();
     redis.provision(&[], &others, OnMissing::Create).await.unwrap();
@@ -157,7 +157,7 @@ async fn what_goes_to_many_subscriptions_is_sent_fewer_at_a_time() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_goes_back_a_little_at_a_time_so_that_nobody_waits_for_long() {
+async fn releases_are_split_into_small_scripts() {
     let (server, redis, consumer) = stage().await;
     send(&redis, [1; 300]).await;
     let mut held = vec![];
@@ -165,26 +165,26 @@ async fn what_is_given_back_goes_back_a_little_at_a_time_so_that_nobody_waits_fo
         held.extend(consumer.receive(200 - held.len(), Duration::from_secs(20), None).await.unwrap());
     }
     let before = scripts(&server);
-    // Some because they are released, the others because their consumer leaves.
+    // Some because they are released, the others because their consumer closes.
     let note = Note { outcome: Outcome::Released, error: None, worker: "test".into(), moved_to: None };
     let release = |delivery| Settle { delivery, action: Action::Release, note: note.clone() };
     assert!(consumer.settle(held.drain(..100).map(release).collect()).await.is_empty());
     consumer.close().await.unwrap();
     let between = scripts(&server) - before;
-    assert!((5 + 5..20).contains(&between), "{between} scripts for 200 that go back");
+    assert!((5 + 5..20).contains(&between), "{between} scripts for 200 releases");
     assert_eq!(said(&server, &["xlen", READY]), "300");
     assert_eq!(said(&server, &["exists", "dwell:{orders}:held:mail"]), "0");
 }
 
 #[tokio::test]
-async fn what_somebody_read_by_hand_is_found_behind_any_number_that_workers_hold() {
+async fn a_stray_delivery_is_found_behind_many_leased_ones() {
     let (server, redis, consumer) = stage().await;
     send(&redis, [1; 3001]).await;
     let mut held = vec![];
     while held.len() < 3000 {
         held.extend(receive(&consumer).await);
     }
-    // All have been idle for long, and the last is in hands that nobody knows.
+    // All have been idle for long, and the last is pending without a lease.
     let more = consumer.receive(1, Duration::ZERO, None).await.unwrap();
     assert!(held.len() == 3001 || more.len() == 1);
     let lua = "for _, p in ipairs(redis.call('XPENDING', KEYS[1], 'dwell', '-', '+', 10000)) do \

@@ -1,4 +1,5 @@
-//! A backlog that is spread over buckets of time: never early, no bucket lost, exact to the millisecond.
+//! A backlog that is distributed over buckets: never early, no bucket lost, exact to the
+//! millisecond.
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
@@ -13,7 +14,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 const PATIENCE: Duration = Duration::from_secs(20);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A clock that is wrong by so many milliseconds.
+/// A clock that is wrong by this number of milliseconds.
 struct Wrong(SystemClock, i64);
 
 impl Clock for Wrong {
@@ -57,7 +58,7 @@ async fn send(redis: &Redis, id: &str, due: Due) -> Timestamp {
     sent.unwrap().due.unwrap()
 }
 
-/// Receives so many, with the time at which each was handed out.
+/// Receives this number of messages, with the time of each delivery.
 async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<(String, Timestamp, Timestamp)> {
     let (clock, mut taken) = (SystemClock::new(), vec![]);
     let start = clock.elapsed();
@@ -72,7 +73,7 @@ async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<(String, Timest
     taken
 }
 
-/// A promoter of its own, as `dwell promote` runs it.
+/// A separate promoter, as `dwell promote` runs it.
 struct Promoter(oneshot::Sender<()>, JoinHandle<dwell_core::Result<()>>);
 
 impl Promoter {
@@ -96,7 +97,7 @@ fn said(server: &RedisServer, arguments: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_waits_in_many_buckets_comes_once_and_never_early_to_the_millisecond() {
+async fn messages_in_many_buckets_are_delivered_once_and_never_early() {
     let (server, redis, consumer) = stage("bucket=1s").await;
     let mut sent = vec![];
     for n in 0_u64..60 {
@@ -119,12 +120,12 @@ async fn what_waits_in_many_buckets_comes_once_and_never_early_to_the_millisecon
     let mut came: Vec<_> = taken.drain(..).map(|(id, due, _)| (id, due)).collect();
     came.sort();
     sent.sort();
-    assert_eq!(came, sent, "each once, and due at the very millisecond that its sender was told");
+    assert_eq!(came, sent, "each once, and due at the millisecond that its sender received");
     assert!(consumer.receive(1, Duration::from_millis(300), None).await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn a_sender_whose_clock_is_days_off_chooses_another_bucket_and_nothing_is_early_late_or_lost() {
+async fn a_sender_with_a_wrong_clock_makes_nothing_early_late_or_lost() {
     let (server, _redis, consumer) = stage("bucket=1h").await;
     for days in [3, -3] {
         let sender = connect(&server, "bucket=1h", days * DAY.as_millis() as i64).await;
@@ -137,7 +138,7 @@ async fn a_sender_whose_clock_is_days_off_chooses_another_bucket_and_nothing_is_
 }
 
 #[tokio::test]
-async fn what_is_rescheduled_leaves_the_time_of_its_bucket_and_is_neither_early_nor_lost() {
+async fn a_rescheduled_message_in_a_bucket_is_neither_early_nor_lost() {
     let (_server, redis, consumer) = stage("bucket=1h").await;
     let clock = SystemClock::new();
     let scheduler = redis.scheduler().unwrap();
@@ -161,7 +162,7 @@ async fn what_is_rescheduled_leaves_the_time_of_its_bucket_and_is_neither_early_
 }
 
 #[tokio::test]
-async fn a_promoter_of_its_own_brings_what_waits_in_buckets() {
+async fn a_separate_promoter_promotes_messages_in_buckets() {
     let (server, redis, consumer) = stage("bucket=1s&promoter=elsewhere").await;
     let due = send(&redis, "a", Due::After(Duration::from_millis(200))).await;
     let promoter = Promoter::start(&server);
@@ -170,9 +171,9 @@ async fn a_promoter_of_its_own_brings_what_waits_in_buckets() {
     promoter.stop().await;
 }
 
-/// Whoever brought it died between its arrival and its departure.
+/// The promoter died between the arrival in the topic and the removal from the bucket.
 #[tokio::test]
-async fn what_has_arrived_and_did_not_leave_is_neither_cancelled_nor_shown_as_waiting_nor_brought_twice() {
+async fn a_message_left_in_its_bucket_after_arrival_is_not_delivered_twice() {
     let (server, redis, _) = stage("bucket=1s&promoter=elsewhere").await;
     let of = Subscription::new("job.sums", "job.sums");
     redis.provision(&[], std::slice::from_ref(&of), OnMissing::Create).await.unwrap();
@@ -184,10 +185,11 @@ async fn what_has_arrived_and_did_not_leave_is_neither_cancelled_nor_shown_as_wa
     let lua = "local keys = redis.call('keys', 'dwell:{job.sums#*') for _, key in ipairs(keys) do \
                redis.call('copy', key, 'kept:' .. key) end return #keys";
     let kept = said(&server, &["eval", lua, "0"]);
-    assert_ne!(kept, ["0"], "it waits in a bucket");
+    assert_ne!(kept, ["0"], "it is stored in a bucket");
 
     let promoter = Promoter::start(&server);
-    let [held] = consumer.receive(1, PATIENCE, None).await.unwrap().try_into().expect("it has arrived");
+    let [held] =
+        consumer.receive(1, PATIENCE, None).await.unwrap().try_into().expect("the message is delivered");
     let waiting =
         || said(&server, &["eval", "return #redis.call('keys', 'dwell:{job.sums#*}:waiting')", "0"]);
     let has_left = async || {
@@ -207,14 +209,14 @@ async fn what_has_arrived_and_did_not_leave_is_neither_cancelled_nor_shown_as_wa
     let ledger = redis.ledger().unwrap();
     let id = MessageId::from("sum");
     let states: Vec<_> = ledger.get(&id).await.unwrap().iter().map(|record| record.state).collect();
-    // The entry that did not leave its bucket is due.
-    assert_eq!(states, [State::Ready, State::Processing], "what became of it is told last");
+    // The entry left in its bucket is due.
+    assert_eq!(states, [State::Ready, State::Processing], "the current record comes last");
     let answers = ledger.change(&id, Of::All, Change::Cancel, "somebody").await.unwrap();
-    assert!(answers.iter().all(|answer| answer.changed == Changed::TooLate), "somebody has it: {answers:?}");
+    assert!(answers.iter().all(|answer| answer.changed == Changed::TooLate), "it is leased: {answers:?}");
 
     let promoter = Promoter::start(&server);
     has_left().await;
-    assert_eq!(said(&server, &["xlen", "dwell:{job.sums}:ready:job.sums"]), ["1"], "the one that is held");
+    assert_eq!(said(&server, &["xlen", "dwell:{job.sums}:ready:job.sums"]), ["1"], "the leased message");
     let states: Vec<_> = ledger.get(&id).await.unwrap().iter().map(|record| record.state).collect();
     assert_eq!(states, [State::Processing]);
     drop(held);
@@ -222,9 +224,10 @@ async fn what_has_arrived_and_did_not_leave_is_neither_cancelled_nor_shown_as_wa
 }
 
 #[tokio::test]
-async fn a_bucket_whose_time_is_over_is_emptied_and_then_comes_off_the_register() {
+async fn an_expired_bucket_is_emptied_and_removed_from_the_register() {
     let (server, _redis, consumer) = stage("bucket=1h").await;
-    // One that was entered, and nothing was put into it because its sender died; and one that nobody has looked at for years.
+    // One was registered, but its sender died before storing anything; the other has not been
+    // scanned for years.
     said(&server, &["hset", "dwell:{orders#1@3600000}:waiting", "old", "a body"]);
     said(&server, &["zadd", "dwell:{orders#1@3600000}:due", "3600005", "old"]);
     said(&server, &["zadd", "dwell:{orders}:buckets", "3600000", "1@3600000", "7200000", "2@7200000"]);
@@ -241,7 +244,7 @@ async fn a_bucket_whose_time_is_over_is_emptied_and_then_comes_off_the_register(
 }
 
 #[tokio::test]
-async fn whether_a_lease_is_over_is_told_by_the_servers_clock_to_readers_whose_own_is_days_off() {
+async fn the_servers_clock_decides_whether_a_lease_has_expired() {
     let (server, redis, consumer) = stage("promoter=elsewhere").await;
     for (lease, is_over) in [(DAY, false), (Duration::from_millis(1), true)] {
         let message = Message::new("a", "orders.placed", "a");
@@ -267,7 +270,7 @@ async fn whether_a_lease_is_over_is_told_by_the_servers_clock_to_readers_whose_o
 }
 
 #[tokio::test]
-async fn what_is_sent_later_to_a_topic_that_is_not_there_is_refused_and_leaves_nothing_behind() {
+async fn a_delayed_send_to_a_missing_topic_leaves_no_keys() {
     let server = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
     let url = TransportUrl::parse(&format!("{}?shards=2", server.url())).unwrap();
     let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
@@ -279,29 +282,29 @@ async fn what_is_sent_later_to_a_topic_that_is_not_there_is_refused_and_leaves_n
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert_eq!(said(&server, &["keys", "*"]), Vec::<String>::new());
 
-    // Also where it existed and vanished, and another program declared it.
+    // Also where the topic has vanished, and another program declared it.
     let other = dwell_redis::connect(&url, Seams::system("other")).await.unwrap();
     other.provision(&[], &[Subscription::new("orders", "mail")], OnMissing::Create).await.unwrap();
     producer.send(&[order("b")]).await.pop().unwrap().unwrap();
     said(&server, &["flushall"]);
-    // `b` goes to a bucket that was entered before, and `a` to another one.
+    // `b` goes to a bucket that was registered before, and `a` to another one.
     for id in ["b", "a"] {
         let error = producer.send(&[order(id)]).await.pop().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         assert_eq!(said(&server, &["keys", "*"]), Vec::<String>::new());
     }
-    // That program creates it again, and the register of its buckets.
+    // That program creates the topic again, and the register of its buckets.
     other.producer().await.unwrap().send(&[order("a")]).await.pop().unwrap().unwrap();
     assert_eq!(said(&server, &["zcard", "dwell:{orders}:buckets"]), ["1"]);
 }
 
 #[tokio::test]
-async fn a_bucket_is_registered_again_on_an_emptied_server_whoever_restores_the_topic() {
+async fn a_bucket_is_registered_again_on_an_emptied_server() {
     let (server, sender, _) = stage("").await;
     let receiver = connect(&server, "", 0).await;
     let consumer = receiver.consumer(Subscription::new("orders", "mail")).await.unwrap();
     for is_restored_by_receiver in [true, false] {
-        // Enters the bucket.
+        // Registers the bucket.
         send(&sender, "a", Due::After(Duration::from_millis(300))).await;
         assert_eq!(take(&consumer, 1).await[0].0, "a");
         said(&server, &["flushall"]);

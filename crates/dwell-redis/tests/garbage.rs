@@ -1,4 +1,5 @@
-//! What another program has written where our messages lie: it is handed out with the problem, and costs none of the others.
+//! Data that another program has written into Dwell's keys: it is delivered with a problem, and
+//! does not affect other messages.
 
 mod stage;
 
@@ -13,7 +14,7 @@ const DUE: &str = "dwell:{orders}:due";
 const READY: &str = "dwell:{orders}:ready:mail";
 const LEASES: &str = "dwell:{orders}:leases:mail";
 
-/// What is no message of ours, as a script would write it.
+/// Values that are not valid items, as a script would write them.
 const BAD: [&str; 12] = [
     "{'id', 'b0', 'handled', 'nan', 'body', 'x'}",
     "{'id', 'b1', 'failed', 'inf', 'body', 'x'}",
@@ -33,7 +34,7 @@ fn server() -> RedisServer {
     RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap()
 }
 
-/// So many, none of them twice.
+/// Receives this number of messages, each once.
 async fn receive(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<Delivery> {
     let mut held = vec![];
     while held.len() < count {
@@ -50,7 +51,7 @@ fn ids(batch: &[Delivery]) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn what_another_program_has_put_among_what_waits_or_is_ready_costs_none_of_the_others() {
+async fn invalid_pending_and_ready_items_do_not_affect_other_messages() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -74,7 +75,7 @@ async fn what_another_program_has_put_among_what_waits_or_is_ready_costs_none_of
     all.insert("by-hand".to_owned());
 
     assert_eq!(ids(&receive(&consumer, all.len()).await), all);
-    // Whoever had them is dead, so they come back.
+    // Their leases expire, so they are redelivered.
     let lua =
         "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, e) end";
     said(&server, &["eval", lua, "1", LEASES]);
@@ -102,13 +103,13 @@ async fn of_stock(redis: &Redis) -> Arc<dyn Consumer> {
     redis.consumer(stock).await.unwrap()
 }
 
-/// All counts of what there is.
+/// Returns all counts.
 fn counts(server: &RedisServer) -> String {
     said(server, &["hgetall", "dwell:{orders}:counts"]).replace('\n', " ")
 }
 
 #[tokio::test]
-async fn what_a_server_cannot_number_stays_where_it_is_until_it_can() {
+async fn a_message_stays_pending_while_its_stream_is_full() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let (mail, stock) = (subscribed(&redis).await, of_stock(&redis).await);
@@ -130,13 +131,13 @@ async fn what_a_server_cannot_number_stays_where_it_is_until_it_can() {
 }
 
 #[tokio::test]
-async fn what_one_subscription_cannot_take_waits_for_that_one_and_the_others_get_it_once() {
+async fn a_full_stream_delays_only_its_own_subscription() {
     let server = server();
     for options in ["", "?ledger=false"] {
         let redis = connect(&format!("{}{options}", server.url())).await.unwrap();
         let (mail, stock) = (subscribed(&redis).await, of_stock(&redis).await);
         let stock_ready = "dwell:{orders}:ready:stock";
-        // With this there is a stream. Behind its last number there is none.
+        // This creates the stream. After the highest entry id, nothing can be added.
         assert!(stock.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
         let last = "18446744073709551615-18446744073709551615";
         said(&server, &["xsetid", stock_ready, last]);
@@ -167,7 +168,7 @@ async fn what_one_subscription_cannot_take_waits_for_that_one_and_the_others_get
 }
 
 #[tokio::test]
-async fn what_has_more_fields_than_a_script_can_pass_on_comes_back_without_the_last_of_them() {
+async fn a_redelivered_item_loses_fields_beyond_the_limit_of_scripts() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -192,7 +193,7 @@ async fn what_has_more_fields_than_a_script_can_pass_on_comes_back_without_the_l
 }
 
 #[tokio::test]
-async fn what_cannot_be_taken_in_stays_where_it_was_put_and_what_is_ready_is_handed_out() {
+async fn a_message_that_cannot_be_taken_in_does_not_block_ready_ones() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let (mail, stock) = (subscribed(&redis).await, of_stock(&redis).await);
@@ -213,17 +214,17 @@ async fn what_cannot_be_taken_in_stays_where_it_was_put_and_what_is_ready_is_han
     };
     let looked = looks();
     assert!(mail.receive(1, Duration::from_secs(1), None).await.unwrap().is_empty());
-    assert!(looks() - looked < 20, "it is waited for, and not looked for all the time");
+    assert!(looks() - looked < 20, "consumers wait, and do not poll continuously");
     assert_eq!(said(&server, &["xlen", incoming]), "1");
     assert_eq!(said(&server, &["zcard", "dwell:{orders}:records"]), before);
     said(&server, &["xadd", incoming, "*", "id", "c", "to", "stock", "body", "x"]);
-    assert_eq!(ids(&receive(&stock, 1).await), ["c".to_owned()].into(), "it holds up nobody");
+    assert_eq!(ids(&receive(&stock, 1).await), ["c".to_owned()].into(), "it does not block other messages");
     said(&server, &["del", READY]);
     assert_eq!(ids(&receive(&mail, 1).await), ["b".to_owned()].into());
 }
 
 #[tokio::test]
-async fn a_delay_and_a_subscription_count_wherever_they_stand_among_too_many_fields() {
+async fn delay_and_subscription_count_at_any_position_among_many_fields() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let (mail, _stock) = (subscribed(&redis).await, of_stock(&redis).await);
@@ -240,13 +241,13 @@ async fn a_delay_and_a_subscription_count_wherever_they_stand_among_too_many_fie
 }
 
 #[tokio::test]
-async fn what_waits_for_a_subscription_that_cannot_take_it_is_listed_once() {
+async fn a_message_delayed_by_a_full_stream_is_listed_once() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let (_mail, stock) = (subscribed(&redis).await, of_stock(&redis).await);
     assert!(stock.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
     said(&server, &["xsetid", "dwell:{orders}:ready:stock", "18446744073709551615-18446744073709551615"]);
-    // Large enough for a page of its own.
+    // Large enough for a separate page.
     let large = order("a").due(Due::After(PATIENCE * 10));
     send(
         &redis,
@@ -264,26 +265,26 @@ async fn what_waits_for_a_subscription_that_cannot_take_it_is_listed_once() {
             let names: Vec<_> = listed.unwrap().into_iter().map(|pending| pending.id.to_string()).collect();
             assert_eq!(names, ["a@orders/stock"]);
         }
-        () = clock.sleep(PATIENCE) => panic!("the list has no end"),
+        () = clock.sleep(PATIENCE) => panic!("the list does not end"),
     }
 }
 
 #[tokio::test]
-async fn a_count_that_is_no_number_is_written_anew() {
+async fn an_invalid_count_is_rewritten() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
     said(&server, &["hset", "dwell:{orders}:counts", "orders/mail|ready", "many"]);
     send(&redis, order("a")).await.unwrap();
     send(&redis, order("b")).await.unwrap();
-    assert_eq!(redis.ledger().unwrap().counts().await.unwrap()[0].count, 1, "from the second on");
+    assert_eq!(redis.ledger().unwrap().counts().await.unwrap()[0].count, 1, "counted from the second one on");
     for delivery in receive(&consumer, 2).await {
         settle(&consumer, delivery, Action::ACK).await;
     }
 }
 
 #[tokio::test]
-async fn what_is_held_by_somebody_who_does_not_say_since_when_can_be_looked_up_and_settled() {
+async fn a_delivery_without_a_recorded_time_can_be_looked_up_and_settled() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;

@@ -1,4 +1,4 @@
-//! The layout is as the documentation shows it: every key, its type, and every field.
+//! The documentation describes the actual layout: every key, its type, and every field.
 
 mod stage;
 
@@ -18,12 +18,12 @@ use std::{
 const PAGE: &str = include_str!("../../../docs/transports/redis.md");
 const LATER: Due = Due::After(Duration::from_secs(3600));
 
-/// The words between backticks.
+/// Returns the words between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The keys of the table, each with its type as the server has it. What people may choose is `*`.
+/// Returns the keys of the table, each with its type. Names that users choose are `*`.
 fn documented() -> BTreeMap<String, &'static str> {
     let layout = PAGE.split("## Layout").nth(1).unwrap();
     let rows = layout.lines().filter(|line| line.starts_with("| `dwell:"));
@@ -49,7 +49,7 @@ fn documented() -> BTreeMap<String, &'static str> {
     all
 }
 
-/// A key without what people may choose.
+/// Replaces the names that users choose in a key.
 fn plain(key: &str) -> String {
     if key.starts_with("dwell:inbox:{") {
         return "dwell:inbox:*".to_owned();
@@ -63,7 +63,7 @@ fn plain(key: &str) -> String {
     }
 }
 
-/// The fields of an entry, and of what waits and what is over.
+/// Returns the documented fields of stream entries, pending entries and finished records.
 fn documented_fields() -> BTreeSet<&'static str> {
     let start = PAGE.find("Stream entries and pending entries").unwrap();
     quoted(PAGE[start..].split("To inspect ready messages").next().unwrap()).into_iter().collect()
@@ -87,7 +87,7 @@ impl Stage {
         assert!(unsettled.is_empty(), "{unsettled:?}");
     }
 
-    /// Sends one, and has it in hand.
+    /// Sends a message, and receives it.
     async fn one(&self, id: &str) -> Delivery {
         let mut envelope = order(id);
         envelope.message.key = Some("key".into());
@@ -99,7 +99,7 @@ impl Stage {
     }
 }
 
-/// Everything that there is, once.
+/// Creates every kind of key once.
 async fn everything() -> Stage {
     let server = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
     let redis = connect(&server.url()).await.unwrap();
@@ -145,7 +145,7 @@ async fn everything() -> Stage {
 }
 
 #[tokio::test]
-async fn every_key_and_every_field_is_as_the_documentation_shows_it() {
+async fn every_key_and_field_is_documented() {
     let (stage, documented, mut seen) = (everything().await, documented(), BTreeSet::new());
     let keys = said(&stage.server, &["keys", "dwell:*"]);
     let mut streams = vec![];
@@ -158,7 +158,11 @@ async fn every_key_and_every_field_is_as_the_documentation_shows_it() {
         }
     }
     let shown: BTreeSet<_> = documented.keys().cloned().collect();
-    assert_eq!(shown.difference(&seen).collect::<Vec<_>>(), Vec::<&String>::new(), "there is no such key");
+    assert_eq!(
+        shown.difference(&seen).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "documented keys that do not exist"
+    );
 
     let lua = "local names = {} \
                local function note(item) for i = 1, #item, 2 do names[item[i]] = true end end \

@@ -1,4 +1,4 @@
-//! Looking for records by id: many who ask at the same time are no more trouble for the server than one.
+//! Lookups by id: many concurrent lookups cost the server hardly more than one.
 
 mod stage;
 
@@ -15,7 +15,7 @@ fn server() -> RedisServer {
     RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap()
 }
 
-/// All at the same time.
+/// Looks up all ids at the same time.
 async fn look(redis: &Redis, ids: impl IntoIterator<Item = String>) -> Vec<Vec<Record>> {
     let ledger = redis.ledger().unwrap();
     let looks = ids.into_iter().map(|id| {
@@ -25,7 +25,7 @@ async fn look(redis: &Redis, ids: impl IntoIterator<Item = String>) -> Vec<Vec<R
     join_all(looks).await
 }
 
-/// In the other topic.
+/// A message in the other topic.
 fn bill(id: &str) -> Envelope {
     Envelope::new(Address::topic("bills"), Message::new(id, "bills.sent", id.to_owned()))
 }
@@ -67,20 +67,20 @@ async fn each_gets_its_own(redis: &Redis) {
 }
 
 #[tokio::test]
-async fn of_many_who_ask_at_the_same_time_each_gets_its_own_records() {
+async fn concurrent_lookups_return_their_own_records() {
     let server = server();
     each_gets_its_own(&connect(&server.url()).await.unwrap()).await;
     each_gets_its_own(&connect(&format!("{}?prefix=other&shards=2", server.url())).await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn in_a_cluster_as_well() {
+async fn concurrent_lookups_return_their_own_records_in_a_cluster() {
     let cluster = RedisCluster::start().unwrap();
     each_gets_its_own(&connect(&cluster.url()).await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn many_who_ask_at_the_same_time_ask_together() {
+async fn concurrent_lookups_share_scripts() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let _consumer = subscribed(&redis).await;
@@ -90,7 +90,7 @@ async fn many_who_ask_at_the_same_time_ask_together() {
         let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
         calls.map_or(0, |calls| calls.split(',').next().unwrap().parse::<usize>().unwrap())
     };
-    // Whoever waits for messages looks now and then as well.
+    // Waiting consumers also poll now and then.
     let before = calls();
     assert!(look(&redis, ids()).await.iter().all(Vec::is_empty));
     let asked = calls() - before;
@@ -98,7 +98,7 @@ async fn many_who_ask_at_the_same_time_ask_together() {
 }
 
 #[tokio::test]
-async fn large_records_that_are_asked_for_at_the_same_time_come_in_several_answers() {
+async fn large_records_are_returned_in_several_answers() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let _consumer = subscribed(&redis).await;
@@ -118,7 +118,7 @@ async fn large_records_that_are_asked_for_at_the_same_time_come_in_several_answe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_asked_first_may_be_gone_with_its_runtime_and_others_still_get_answers() {
+async fn lookups_continue_after_the_runtime_of_the_first_caller_ended() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let _consumer = subscribed(&redis).await;
@@ -141,7 +141,7 @@ async fn whoever_asked_first_may_be_gone_with_its_runtime_and_others_still_get_a
 }
 
 #[tokio::test]
-async fn a_topic_that_is_not_there_is_looked_for_once_for_a_whole_batch() {
+async fn a_missing_topic_is_loaded_once_for_a_batch() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     said(&server, &["config", "resetstat"]);
@@ -149,6 +149,6 @@ async fn a_topic_that_is_not_there_is_looked_for_once_for_a_whole_batch() {
     let sent = redis.producer().await.unwrap().send(&batch).await;
     assert!(sent.iter().all(|sent| sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound)));
     let calls = said(&server, &["info", "commandstats"]);
-    // Once to tell how large its scripts may be, and once by the one script that all of it is.
+    // Once to determine the size of its scripts, and once by the only script of the batch.
     assert!(calls.contains("cmdstat_hgetall:calls=2,"), "{calls}");
 }

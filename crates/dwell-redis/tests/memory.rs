@@ -1,4 +1,4 @@
-//! How much memory a message takes on the server while it waits, beside its body.
+//! Memory of a pending message on the server, without its body.
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
@@ -17,7 +17,8 @@ fn used(server: &RedisServer) -> i64 {
 }
 
 async fn bytes_for_each(options: &str) -> i64 {
-    // Sizes of tables double: a count just below such a step would flatter, and one just above would not be typical.
+    // Sizes of tables double. A count just below such a step would look too good, and one just
+    // above would not be typical.
     let server = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
     let seams = Seams::system("memory");
     let url = TransportUrl::parse(&format!("{}?{options}", server.url())).unwrap();
@@ -40,7 +41,7 @@ async fn bytes_for_each(options: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_message_that_waits_takes_little_memory_beside_its_body() {
+async fn a_pending_message_needs_little_memory_besides_its_body() {
     let (without, with) = (bytes_for_each("ledger=false").await, bytes_for_each("ledger=true").await);
     println!("{without} bytes beside the body, {with} with the ledger");
     assert!(without <= 320, "{without} bytes");

@@ -1,4 +1,4 @@
-//! Programs that use the same topics with URLs that differ.
+//! Programs that use the same topics with different URLs.
 
 mod stage;
 
@@ -22,7 +22,7 @@ async fn takes(consumer: &Arc<dyn Consumer>, id: &str) {
     settle(consumer, batch.remove(0), Action::ACK).await;
 }
 
-/// A promoter of its own, until it is told to end.
+/// Runs a separate promoter until it is stopped.
 fn promoter(url: &str) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<Result<()>>) {
     let url = TransportUrl::parse(url).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -32,14 +32,17 @@ fn promoter(url: &str) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHa
 }
 
 #[tokio::test]
-async fn what_one_program_spreads_is_brought_found_and_cancelled_by_one_that_does_not() {
+async fn a_program_without_shards_handles_messages_in_buckets() {
     let server = server();
     let plain = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&plain).await;
-    assert!(consumer.receive(1, Duration::ZERO, None).await.unwrap().is_empty(), "it was there before");
+    assert!(
+        consumer.receive(1, Duration::ZERO, None).await.unwrap().is_empty(),
+        "the consumer existed before"
+    );
     let spread = connect(&format!("{}?shards=2&bucket=1h", server.url())).await.unwrap();
     send(&spread, order("soon").due(Due::After(Duration::from_millis(50)))).await.unwrap();
-    assert_eq!(said(&server, &["hlen", "dwell:{orders}:waiting"]), "0", "it is spread");
+    assert_eq!(said(&server, &["hlen", "dwell:{orders}:waiting"]), "0", "it is in a bucket");
     takes(&consumer, "soon").await;
 
     send(&spread, order("late").due(Due::After(PATIENCE * 100))).await.unwrap();
@@ -49,7 +52,7 @@ async fn what_one_program_spreads_is_brought_found_and_cancelled_by_one_that_doe
 }
 
 #[tokio::test]
-async fn what_one_program_spreads_is_brought_by_a_promoter_and_by_background_work_that_do_not() {
+async fn promoters_without_shards_promote_messages_in_buckets() {
     let server = server();
     let reader = connect(&format!("{}?promoter=elsewhere", server.url())).await.unwrap();
     let consumer = subscribed(&reader).await;
@@ -69,7 +72,7 @@ async fn what_one_program_spreads_is_brought_by_a_promoter_and_by_background_wor
 }
 
 #[tokio::test]
-async fn a_topic_has_a_ledger_or_not_for_all_who_use_it() {
+async fn the_ledger_setting_is_the_same_for_all_clients_of_a_topic() {
     let server = server();
     let with = connect(&server.url()).await.unwrap();
     subscribed(&with).await;
@@ -82,7 +85,7 @@ async fn a_topic_has_a_ledger_or_not_for_all_who_use_it() {
             "{error}"
         );
     }
-    // Made by a version that did not say so: the first who comes decides.
+    // Created by a version that did not record the setting: the first client decides.
     for topic in ["orders}", "orders}.dlq", "orders}.invalid"] {
         said(&server, &["hdel", &format!("dwell:{{{topic}:topic"), "ledger"]);
     }
@@ -93,7 +96,7 @@ async fn a_topic_has_a_ledger_or_not_for_all_who_use_it() {
 }
 
 #[tokio::test]
-async fn a_topic_of_an_earlier_version_that_has_records_keeps_its_ledger_whoever_comes_first() {
+async fn a_topic_of_an_earlier_version_with_records_keeps_its_ledger() {
     let server = server();
     let with = connect(&server.url()).await.unwrap();
     subscribed(&with).await;
@@ -109,7 +112,7 @@ async fn a_topic_of_an_earlier_version_that_has_records_keeps_its_ledger_whoever
 }
 
 #[tokio::test]
-async fn a_promoter_keeps_records_of_a_topic_with_a_ledger_and_of_no_other_whatever_its_own_url_says() {
+async fn a_promoter_uses_the_ledger_setting_of_the_topic() {
     for (ledger, other) in [("false", "true"), ("true", "false")] {
         let server = server();
         let url = format!("{}?promoter=elsewhere&ledger={ledger}&done=0s", server.url());

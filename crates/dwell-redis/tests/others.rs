@@ -1,4 +1,4 @@
-//! Other programs on the same server: their keys and their messages are in nobody else's way.
+//! Other programs on the same server: conflicting keys affect only their own topic.
 
 mod stage;
 
@@ -15,13 +15,13 @@ fn server() -> RedisServer {
 }
 
 #[tokio::test]
-async fn a_key_in_the_way_of_one_topic_is_none_of_the_others() {
+async fn a_conflicting_key_affects_only_its_topic() {
     let server = server();
     let redis = connect(&format!("{}?done=1ms", server.url())).await.unwrap();
     let consumer = subscribed(&redis).await;
     let bills = Subscription::new("bills", "mail");
     redis.provision(&[], &[bills], OnMissing::Create).await.unwrap();
-    // Their names come before and behind the other's in every list.
+    // Their names sort before and after the other's.
     for key in ["dwell:{bills}:aliases", "dwell:{bills}:counts", "dwell:{bills}:buckets"] {
         assert!(server.cli(&["set", key, "mine"]).unwrap().status.success());
     }
@@ -37,12 +37,12 @@ async fn a_key_in_the_way_of_one_topic_is_none_of_the_others() {
     assert_eq!(scheduler.pending(Query { limit: 10, ..Query::default() }).await.unwrap().len(), 1);
     assert_eq!(scheduler.cancel(&"a".into()).await.unwrap(), Changed::Done);
     let error = scheduler.cancel(&"unknown".into()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Conflict, "it may wait where nobody can look: {error}");
+    assert_eq!(error.kind(), ErrorKind::Conflict, "the entry may be in the unreadable topic: {error}");
     send(&redis, order("b").due(Due::After(late))).await.unwrap();
     let answers = ledger.change(&"b".into(), Of::All, Change::Cancel, "somebody").await.unwrap();
     assert!(matches!(&answers[..], [answer] if answer.changed == Changed::Done), "{answers:?}");
 
-    // All that is due is made ready, however much it is, and what is over is forgotten.
+    // Due messages are promoted, however many there are, and expired data is removed.
     let many: Vec<_> =
         (0..1000).map(|n| order(&format!("m{n}")).due(Due::After(Duration::from_millis(1)))).collect();
     assert!(redis.producer().await.unwrap().send(&many).await.iter().all(Result::is_ok));
@@ -63,7 +63,7 @@ async fn a_key_in_the_way_of_one_topic_is_none_of_the_others() {
 }
 
 #[tokio::test]
-async fn a_message_of_another_program_whose_id_has_blanks_is_found_and_changed_while_it_waits() {
+async fn a_pending_foreign_message_with_blanks_in_its_id_can_be_changed() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;

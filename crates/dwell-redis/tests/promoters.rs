@@ -1,5 +1,5 @@
-//! Hard kills under load, of workers, of promoters that are processes of their own and bring what waits in many buckets, and of the
-//! server itself.
+//! Hard kills under load: of workers, of separate promoters that promote messages in many buckets,
+//! and of the server itself.
 
 #[path = "kills/mod.rs"]
 mod server;

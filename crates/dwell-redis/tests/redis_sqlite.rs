@@ -1,4 +1,4 @@
-//! The suite on one Redis server, with a file of SQLite as the store of all pending messages.
+//! The suite on one Redis server, with a SQLite file as the store of all pending messages.
 
 mod rig;
 

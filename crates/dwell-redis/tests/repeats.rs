@@ -1,4 +1,4 @@
-//! What reaches the server twice, or nobody knows whether it did, is done once.
+//! Calls that reach the server twice, or with an unknown outcome, have their effect once.
 
 mod stage;
 
@@ -14,10 +14,10 @@ use dwell_redis::Redis;
 use stage::{PATIENCE, is_waiting, note, order, said};
 use std::{sync::Arc, time::Duration};
 
-/// Soon enough for a test that waits for it, and late enough for a machine that is busy.
+/// Short enough for a test that waits for it, and long enough for a busy machine.
 const IMPATIENT: &str = "timeout=1s";
 
-/// A part of every request that runs a script.
+/// Part of every request that runs a script.
 const SCRIPT: &str = "EVALSHA";
 
 struct Stage {
@@ -28,7 +28,7 @@ struct Stage {
 }
 
 fn mail() -> Subscription {
-    // Longer than any test: what comes again does not come because a lease ran out.
+    // Longer than any test, so that no redelivery is caused by an expired lease.
     Subscription { lease: Duration::from_secs(300), ..Subscription::new("orders", "mail") }
 }
 
@@ -41,7 +41,8 @@ async fn connect(url: &str) -> (Redis, Arc<dyn Consumer>) {
 }
 
 impl Stage {
-    /// A server behind a line that may break: alone, or as a cluster of one, where the client library itself repeats commands.
+    /// Starts a server behind an unreliable connection: alone, or as a cluster of one, where the
+    /// client library itself repeats commands.
     async fn new(is_cluster: bool, options: &str) -> Self {
         let proxy = Proxy::start().await.unwrap();
         let mut settings = RedisOptions::default().with("appendonly", "no");
@@ -62,7 +63,7 @@ impl Stage {
         proxy.redirect(server.port());
         let (redis, consumer) = connect(&format!("redis://127.0.0.1:{}?{options}", proxy.port())).await;
         let stage = Self { server, proxy, redis, consumer };
-        // From now on the server knows every script that is called here.
+        // From now on the server knows every script that is used here.
         stage.sent(order("first")).await;
         stage.sent(order("waits").due(Due::After(Duration::from_secs(3600)))).await;
         stage.cancel("waits").await;
@@ -76,7 +77,7 @@ impl Stage {
         self.redis.producer().await?.send(&[envelope]).await.pop().unwrap()
     }
 
-    /// Sends it, however often the line or a busy machine has it time out.
+    /// Sends it, and retries timeouts.
     async fn sent(&self, envelope: Envelope) {
         self.until(async || self.send(envelope.clone()).await.map(|_| true)).await;
     }
@@ -85,7 +86,7 @@ impl Stage {
         self.redis.scheduler().unwrap().cancel(&id.into()).await.unwrap()
     }
 
-    /// What a receive without an answer was handed comes with the next.
+    /// Receives, and retries. Deliveries of a receive without an answer come with the next one.
     async fn receive(&self) -> Vec<Delivery> {
         loop {
             match self.consumer.receive(10, Duration::from_millis(500), None).await {
@@ -100,7 +101,7 @@ impl Stage {
         self.consumer.settle(settle.collect()).await.is_empty()
     }
 
-    /// Tries again until it is so. The line may still be down for a moment.
+    /// Retries until the condition holds. The connection may still be down for a moment.
     async fn until(&self, is_so: impl AsyncFn() -> Result<bool>) {
         let clock = Seams::system("test").clock;
         let since = clock.elapsed();
@@ -114,7 +115,7 @@ impl Stage {
         }
     }
 
-    /// How many lie in the stream.
+    /// Returns the length of the stream.
     fn stored(&self) -> String {
         said(&self.server, &["xlen", "dwell:{orders}:ready:mail"])
     }
@@ -125,7 +126,7 @@ fn ids(batch: &[Delivery]) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_breaks_before_the_answer_has_nothing_done_twice_on_a_server_and_in_a_cluster() {
+async fn a_connection_that_breaks_before_the_answer_repeats_nothing() {
     for is_cluster in [false, true] {
         for trouble in [Trouble::ResetAfter, Trouble::ResetBefore] {
             let stage = Stage::new(is_cluster, "").await;
@@ -143,11 +144,11 @@ async fn a_line_that_breaks_before_the_answer_has_nothing_done_twice_on_a_server
             stage.proxy.break_next(SCRIPT, trouble);
             let batch = stage.receive().await;
             assert!(stage.proxy.is_over(), "{case}");
-            assert_eq!(ids(&batch), ["a"], "{case}: what was handed out is handed out to the same call");
+            assert_eq!(ids(&batch), ["a"], "{case}: the repeated call returns the same delivery");
             assert_eq!(batch[0].deliveries, Some(1), "{case}");
 
             stage.proxy.break_next(SCRIPT, trouble);
-            assert!(stage.settle(batch).await, "{case}: it was settled, and that is no stale receipt");
+            assert!(stage.settle(batch).await, "{case}: the repeated settlement is not stale");
             assert!(stage.proxy.is_over(), "{case}");
             assert_eq!(stage.stored(), "0", "{case}");
         }
@@ -155,7 +156,7 @@ async fn a_line_that_breaks_before_the_answer_has_nothing_done_twice_on_a_server
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_send_without_an_answer_is_stored_once_when_it_is_sent_again() {
+async fn a_repeated_send_after_a_lost_answer_is_stored_once() {
     for trouble in [Trouble::Silence, Trouble::Late] {
         let stage = Stage::new(false, IMPATIENT).await;
         stage.proxy.break_next(SCRIPT, trouble);
@@ -167,19 +168,19 @@ async fn a_send_without_an_answer_is_stored_once_when_it_is_sent_again() {
             assert!(error.is_retryable() && clock.elapsed() - since < PATIENCE, "{error:?}");
         }
         if trouble == Trouble::Late {
-            // The first arrives behind the second.
+            // The first arrives after the second.
             assert_eq!(stage.stored(), "1");
             stage.proxy.let_go().await;
         }
         assert_eq!(stage.stored(), "1", "{trouble:?}");
-        // Another of the same kind is no repetition.
+        // Another send of the same message is not a repetition.
         stage.sent(order("a")).await;
         assert_eq!(stage.stored(), "2", "{trouble:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_send_without_an_answer_is_stored_once_whatever_error_comes_between_that_and_the_next_try() {
+async fn a_repeated_send_after_other_errors_is_stored_once() {
     let stage = Stage::new(false, IMPATIENT).await;
     stage.proxy.break_next(SCRIPT, Trouble::Silence);
     assert_eq!(stage.send(order("a")).await.unwrap_err().kind(), ErrorKind::Timeout);
@@ -196,7 +197,7 @@ async fn a_send_without_an_answer_is_stored_once_whatever_error_comes_between_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_send_without_an_answer_to_a_subscription_that_came_later_is_stored_once() {
+async fn a_repeated_send_to_a_later_subscription_is_stored_once() {
     let stage = Stage::new(false, IMPATIENT).await;
     let late = Subscription { name: "late".into(), ..mail() };
     let to_late = Envelope { to: late.address(), ..order("a") };
@@ -217,15 +218,16 @@ async fn a_send_without_an_answer_to_a_subscription_that_came_later_is_stored_on
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_send_that_was_stopped_in_the_middle_is_stored_once_when_it_is_sent_again() {
-    // Alone it goes with others, in a task of its own, which ends with its runtime; and many go by themselves.
+async fn a_repeated_send_after_a_cancellation_is_stored_once() {
+    // A single message is batched in a separate task, which ends with its runtime; many messages
+    // are sent directly.
     for many in [1, 60] {
         let stage = Stage::new(false, "").await;
         let proxy = &stage.proxy;
         let batch: Vec<_> = (0..many).map(|n| order(&format!("m{n}"))).collect();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        // One for this runtime alone, so that the task that sends ends with it.
+        // A separate connection for this runtime, so that the sending task ends with it.
         let url = TransportUrl::parse(&format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
         let other = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
         proxy.break_next(SCRIPT, Trouble::Silence);
@@ -236,7 +238,7 @@ async fn a_send_that_was_stopped_in_the_middle_is_stored_once_when_it_is_sent_ag
             clock.sleep(Duration::from_millis(5)).await;
         }
         runtime.shutdown_background();
-        assert!(sends.await.is_err(), "it was stopped");
+        assert!(sends.await.is_err(), "the task was cancelled");
         stage
             .until(async || {
                 let sent = other.producer().await?.send(&again).await;
@@ -247,9 +249,9 @@ async fn a_send_that_was_stopped_in_the_middle_is_stored_once_when_it_is_sent_ag
     }
 }
 
-/// A lease that nobody knows of would run out, and count as a crash.
+/// An unknown lease would expire, and count as a crash.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_handed_out_without_an_answer_is_handed_out_by_the_next_receive() {
+async fn a_delivery_whose_answer_was_lost_comes_with_the_next_receive() {
     for trouble in [Trouble::Silence, Trouble::Late] {
         let stage = Stage::new(false, IMPATIENT).await;
         for id in ["a", "b", "c"] {
@@ -258,7 +260,7 @@ async fn what_was_handed_out_without_an_answer_is_handed_out_by_the_next_receive
         stage.proxy.break_next(SCRIPT, trouble);
         let error = stage.consumer.receive(3, Duration::ZERO, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{trouble:?}");
-        // The next asks for fewer: what it has no room for goes back as it came.
+        // The next receive requests fewer: the surplus is released unchanged.
         let mut seen = vec![];
         while seen.len() < 3 {
             match stage.consumer.receive(2, PATIENCE, None).await {
@@ -276,13 +278,13 @@ async fn what_was_handed_out_without_an_answer_is_handed_out_by_the_next_receive
             stage.sent(order("d")).await;
             stage.proxy.let_go().await;
             let batch = stage.receive().await;
-            assert_eq!(ids(&batch), ["d"], "the first comes too late to be handed anything");
+            assert_eq!(ids(&batch), ["d"], "the first receive is outdated and leases nothing");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receive_that_comes_late_is_handed_nothing_once_another_has_found_nothing() {
+async fn an_outdated_receive_leases_nothing_after_another_receive() {
     let stage = Stage::new(false, IMPATIENT).await;
     stage.proxy.break_next(SCRIPT, Trouble::Late);
     assert_eq!(stage.consumer.receive(1, Duration::ZERO, None).await.unwrap_err().kind(), ErrorKind::Timeout);
@@ -295,7 +297,7 @@ async fn a_receive_that_comes_late_is_handed_nothing_once_another_has_found_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receive_that_comes_late_is_handed_nothing_once_its_consumer_has_left() {
+async fn an_outdated_receive_leases_nothing_after_its_consumer_closed() {
     let stage = Stage::new(false, IMPATIENT).await;
     stage.proxy.break_next(SCRIPT, Trouble::Late);
     assert_eq!(stage.consumer.receive(1, Duration::ZERO, None).await.unwrap_err().kind(), ErrorKind::Timeout);
@@ -307,7 +309,7 @@ async fn a_receive_that_comes_late_is_handed_nothing_once_its_consumer_has_left(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_settlement_without_an_answer_is_no_stale_receipt_when_it_is_tried_again() {
+async fn a_repeated_settlement_after_a_lost_answer_is_not_stale() {
     for trouble in [Trouble::Silence, Trouble::Late] {
         let stage = Stage::new(false, IMPATIENT).await;
         stage.sent(order("a")).await;
@@ -328,7 +330,7 @@ async fn a_settlement_without_an_answer_is_no_stale_receipt_when_it_is_tried_aga
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_settlement_that_never_arrived_and_then_had_no_answer_is_no_stale_receipt_the_third_time() {
+async fn a_settlement_that_was_lost_twice_is_not_stale() {
     let stage = Stage::new(false, IMPATIENT).await;
     for id in ["a", "b"] {
         stage.sent(order(id)).await;
@@ -336,11 +338,12 @@ async fn a_settlement_that_never_arrived_and_then_had_no_answer_is_no_stale_rece
     let settle = |delivery| Settle { delivery, action: Action::ACK, note: note() };
     let mut batch: Vec<_> = stage.receive().await.into_iter().map(settle).collect();
     assert_eq!(batch.len(), 2);
-    // Both are in the first call, which is still on its way when the line breaks.
+    // Both are in the first call, which is still in flight when the connection breaks.
     stage.proxy.break_next(SCRIPT, Trouble::Late);
     batch = again(stage.consumer.settle(batch).await);
     assert!(stage.proxy.is_over());
-    // One of them is settled by a call without an answer. While the line is down, calls fail before they are made.
+    // One of them is settled by a call without an answer. While the connection is down, calls fail
+    // before they are made.
     let other = batch.pop().unwrap();
     while stage.stored() == "2" {
         stage.proxy.break_next(SCRIPT, Trouble::Silence);
@@ -349,7 +352,7 @@ async fn a_settlement_that_never_arrived_and_then_had_no_answer_is_no_stale_rece
     while !batch.is_empty() {
         batch = again(stage.consumer.settle(batch).await);
     }
-    // The first comes too late for the other, which is settled by itself.
+    // The first call is outdated for the other delivery, which is settled separately.
     stage.proxy.let_go().await;
     assert_eq!(stage.stored(), "1");
     let unsettled = stage.consumer.settle(vec![other]).await;
@@ -357,7 +360,7 @@ async fn a_settlement_that_never_arrived_and_then_had_no_answer_is_no_stale_rece
     assert_eq!(stage.stored(), "0");
 }
 
-/// What is to be tried again, and nothing else.
+/// Returns the settlements to repeat.
 fn again(unsettled: Vec<Unsettled>) -> Vec<Settle> {
     let again = unsettled.into_iter().map(|unsettled| {
         assert!(unsettled.error.is_retryable(), "{}", unsettled.error);
@@ -367,7 +370,7 @@ fn again(unsettled: Vec<Unsettled>) -> Vec<Settle> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_confirmed_by_replicas_says_so_and_is_confirmed_and_stored_once_when_it_is_tried_again() {
+async fn a_send_not_confirmed_by_replicas_can_be_repeated_and_is_stored_once() {
     let stage = Stage::new(false, "").await;
     let url = TransportUrl::parse(&format!("{}?replicas=1&timeout=3s", stage.server.url())).unwrap();
     let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
@@ -385,7 +388,7 @@ async fn what_is_not_confirmed_by_replicas_says_so_and_is_confirmed_and_stored_o
     }
     assert_eq!(stage.stored(), "2");
 
-    // What the server has lost is stored anew.
+    // After the server has lost its calls, the message is stored again.
     said(
         &stage.server,
         &["eval", "for _, k in ipairs(redis.call('keys', '*:calls:*')) do redis.call('del', k) end", "0"],
@@ -405,9 +408,9 @@ async fn what_is_not_confirmed_by_replicas_says_so_and_is_confirmed_and_stored_o
     assert_eq!(said(&replica, &["xlen", "dwell:{orders}:ready:mail"]), "1");
 }
 
-/// On another connection, which has written nothing, the server would answer at once for whoever is there.
+/// On another connection without a write, the server would confirm at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_for_replicas_whose_line_breaks_confirms_nothing_on_a_server_and_in_a_cluster() {
+async fn a_wait_for_replicas_on_a_broken_connection_confirms_nothing() {
     for is_cluster in [false, true] {
         let stage = Stage::new(is_cluster, "").await;
         let replica = RedisServer::start(RedisOptions::default()).unwrap();
@@ -417,7 +420,7 @@ async fn a_wait_for_replicas_whose_line_breaks_confirms_nothing_on_a_server_and_
         let sure = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
         let send = async |id| sure.producer().await?.send(&[order(id)]).await.pop().unwrap();
         stage.until(async || send("a").await.map(|_| true)).await;
-        // It stays connected, and hears of nothing.
+        // The replica stays connected, but receives nothing.
         let signal = |name: &str| {
             let pid = replica.pid().unwrap().to_string();
             assert!(std::process::Command::new("kill").args([name, &*pid]).status().unwrap().success());
@@ -434,7 +437,7 @@ async fn a_wait_for_replicas_whose_line_breaks_confirms_nothing_on_a_server_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_connections_are_replaced_and_so_is_the_one_that_waits_for_replicas() {
+async fn silent_connections_are_replaced() {
     let stage = Stage::new(false, "").await;
     let replica = RedisServer::start(RedisOptions::default()).unwrap();
     replica.cli(&["replicaof", "127.0.0.1", &stage.server.port().to_string()]).unwrap();
@@ -453,9 +456,9 @@ async fn silent_connections_are_replaced_and_so_is_the_one_that_waits_for_replic
     assert_eq!(stage.stored(), "2");
 }
 
-/// Callers that give up early must not keep the connection from being probed.
+/// Callers that time out early must not prevent the probe of the connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_connection_is_replaced_also_where_every_caller_gives_up_sooner() {
+async fn a_silent_connection_is_replaced_even_if_all_callers_time_out_early() {
     let stage = Stage::new(false, "timeout=2s").await;
     let clock = Seams::system("test").clock;
     let batch: Vec<_> = (0..60).map(|n| order(&format!("m{n}"))).collect();
@@ -471,7 +474,7 @@ async fn a_silent_connection_is_replaced_also_where_every_caller_gives_up_sooner
         if sent {
             break;
         }
-        // Sooner than the system gives up the connection.
+        // Before the operating system closes the connection.
         assert!(clock.elapsed() - start < Duration::from_secs(9), "it was not replaced");
     }
     assert_eq!(stage.stored(), "60");
@@ -491,11 +494,11 @@ async fn a_slow_connection_that_answers_is_not_replaced() {
     assert_eq!(stage.stored(), "2");
 }
 
-/// A send waits for the replica, and whoever holds something does not.
+/// Sends wait for the replica; other calls do not.
 #[tokio::test(flavor = "multi_thread")]
-async fn while_a_replica_is_away_leases_are_kept_and_messages_handed_out_and_settled() {
+async fn an_unavailable_replica_blocks_only_sends() {
     let stage = Stage::new(false, "").await;
-    // A send waits for half of it, which is longer than all of this takes.
+    // A send waits for half of it, which is longer than this test.
     let url = TransportUrl::parse(&format!("{}?replicas=1&timeout=2m", stage.server.url())).unwrap();
     let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
     for id in ["a", "b"] {
@@ -511,7 +514,7 @@ async fn while_a_replica_is_away_leases_are_kept_and_messages_handed_out_and_set
     let is_waiting = || is_waiting(&stage.server);
     let clock = Seams::system("test").clock;
     while !is_waiting() {
-        assert!(!sends.is_finished(), "nobody confirms it");
+        assert!(!sends.is_finished(), "no replica confirms it");
         clock.sleep(Duration::from_millis(10)).await;
     }
     let lost = consumer.extend(vec![held[0].receipt.lease()], None).await.unwrap();
@@ -520,7 +523,7 @@ async fn while_a_replica_is_away_leases_are_kept_and_messages_handed_out_and_set
     assert_eq!(ids(&held), ["a", "b"]);
     let settle = held.into_iter().map(|delivery| Settle { delivery, action: Action::ACK, note: note() });
     assert!(consumer.settle(settle.collect()).await.is_empty());
-    assert!(is_waiting() && !sends.is_finished(), "nothing of that came behind the wait");
+    assert!(is_waiting() && !sends.is_finished(), "none of these calls was blocked");
 
     let replica = RedisServer::start(RedisOptions::default()).unwrap();
     replica.cli(&["replicaof", "127.0.0.1", &stage.server.port().to_string()]).unwrap();
@@ -531,11 +534,11 @@ async fn while_a_replica_is_away_leases_are_kept_and_messages_handed_out_and_set
 }
 
 #[tokio::test]
-async fn a_line_that_has_died_without_a_word_is_given_up_and_messages_come_all_the_same() {
+async fn a_dead_blocking_connection_is_replaced_and_messages_arrive() {
     let stage = Stage::new(false, "").await;
     stage.proxy.break_next("XREAD\r\n", Trouble::Deaf);
     let waits = async {
-        // The first wait is on that line; whoever waits looks anyway after a while.
+        // The first wait is on that connection, but waiters also poll.
         let mut seen = vec![];
         while seen.len() < 2 {
             let batch = stage.consumer.receive(1, PATIENCE, None).await.unwrap();

@@ -10,7 +10,7 @@ use dwell_core::{
 use stage::{PATIENCE, connect, mail, note, order, said, send, subscribed};
 use std::{sync::Arc, time::Duration};
 
-/// The id of the next message, whatever happens to the connection meanwhile.
+/// Returns the id of the next message, despite connection errors.
 async fn receive(consumer: &Arc<dyn Consumer>) -> String {
     let clock = Seams::system("test").clock;
     let start = clock.elapsed();
@@ -25,7 +25,7 @@ async fn receive(consumer: &Arc<dyn Consumer>) -> String {
     }
 }
 
-/// The lease of `orders/mail`, as the server has it.
+/// Returns the lease of `orders/mail` on the server.
 fn lease_of_mail(server: &RedisServer) -> u64 {
     let settings = said(server, &["hget", "dwell:{orders}:topic", "subscription:mail"]);
     let lease = settings.strip_prefix("{\"lease\":").and_then(|rest| rest.split_once(','));
@@ -55,7 +55,7 @@ async fn a_restore_creates_what_is_missing_and_changes_no_setting() {
     send(&old, order("a")).await.unwrap();
     assert_eq!(lease_of_mail(&server), 60_000);
     new.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
-    assert_eq!(lease_of_mail(&server), 2_000, "a request still changes it");
+    assert_eq!(lease_of_mail(&server), 2_000, "an explicit request still changes it");
 }
 
 #[tokio::test]
@@ -79,8 +79,8 @@ async fn concurrent_callers_share_one_restore() {
     let stats = said(&server, &["info", "commandstats"]);
     let loads = stats.split_once("cmdstat_hgetall:calls=").and_then(|(_, rest)| rest.split_once(','));
     let loads: usize = loads.unwrap_or_else(|| panic!("{stats}")).0.parse().unwrap();
-    // Each caller loads its topic, finds it missing and loads it again. A restore loads all topics twice, and one that begins after
-    // it finds nothing missing.
+    // Each caller loads its topic, finds it missing and loads it again. A restore loads all topics
+    // twice, and one that begins after it finds nothing missing.
     assert!(loads <= TOPICS * 6, "{loads} loads of {TOPICS} topics");
 }
 
@@ -98,7 +98,8 @@ async fn a_topic_that_cannot_be_restored_holds_up_no_other() {
     send(&redis, order("before")).await.unwrap();
     assert_eq!(receive(&consumer).await, "before");
 
-    // The server comes back empty. One topic cannot be created, and another program creates the other one without our subscription.
+    // The server comes back empty. One topic cannot be created, and another program creates the
+    // other one without our subscription.
     said(&server, &["flushall"]);
     said(&server, &["set", "dwell:{bills}:topic", "no topic"]);
     other.provision(&[], &[stock()], OnMissing::Create).await.unwrap();
@@ -136,7 +137,8 @@ async fn a_consumer_whose_subscription_vanished_gets_an_error_that_names_it() {
     consumer.close().await.unwrap();
 }
 
-/// The publisher has no subscription of its own, and is the first to notice that the server is empty.
+/// The publisher has no subscription of its own, and is the first to notice that the server is
+/// empty.
 #[tokio::test]
 async fn events_published_to_an_emptied_server_reach_the_subscriptions_of_other_processes() {
     let mut server = RedisServer::start(RedisOptions::default()).unwrap();

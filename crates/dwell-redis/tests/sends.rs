@@ -1,4 +1,5 @@
-//! Redis as the store of another broker: it records the sends of chosen ids, `sending` and then `sent`.
+//! Redis as the store of another broker: it records sends with chosen ids, first as `sending` and
+//! then as `sent`.
 
 mod stage;
 
@@ -23,24 +24,27 @@ async fn a_recorded_id_is_a_duplicate_once_its_send_is_confirmed() {
     other.message.body = "other".into();
 
     assert_eq!(begin(&scheduler, &first).await, Ok(false));
-    assert_eq!(begin(&scheduler, &first).await, Ok(false), "nobody knows whether it was sent");
+    assert_eq!(begin(&scheduler, &first).await, Ok(false), "the outcome of the send is unknown");
     assert_eq!(begin(&scheduler, &other).await, Err(ErrorKind::Conflict));
     scheduler.end_send(vec![(first.clone(), None)]).await.unwrap();
-    assert_eq!(begin(&scheduler, &other).await, Ok(false), "the broker had refused it");
+    assert_eq!(begin(&scheduler, &other).await, Ok(false), "the broker has refused it");
     scheduler.end_send(vec![(other.clone(), Some(Sent::default()))]).await.unwrap();
     assert_eq!(begin(&scheduler, &other).await, Ok(true));
     assert_eq!(begin(&scheduler, &first).await, Err(ErrorKind::Conflict));
     assert_eq!(scheduler.cancel(&"a".into()).await.unwrap(), Changed::TooLate);
 
     let later = |envelope: &Envelope| vec![envelope.clone().due(Due::After(PATIENCE * 100))];
-    assert!(scheduler.schedule(later(&other)).await.remove(0).unwrap().duplicate, "it was sent at once");
+    assert!(
+        scheduler.schedule(later(&other)).await.remove(0).unwrap().duplicate,
+        "it was sent without delay"
+    );
     let waiting = order("b").once(OnConflict::Fail);
     let due = scheduler.schedule(later(&waiting)).await.remove(0).unwrap().due;
     let begun = scheduler.begin_send(vec![waiting]).await.remove(0).unwrap();
-    assert_eq!(begun, Sent { due, duplicate: true }, "it waits");
+    assert_eq!(begun, Sent { due, duplicate: true }, "it is pending");
 }
 
-/// No script keeps the server busy for long: see `accept.rs`, which moves up to 256 KiB.
+/// No script blocks the server for long: see `accept.rs`, which moves up to 256 KiB.
 #[tokio::test]
 async fn a_batch_of_large_messages_is_recorded_by_several_scripts() {
     let server = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();

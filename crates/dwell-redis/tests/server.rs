@@ -1,4 +1,5 @@
-//! Against a real server that misbehaves: each fault is survived, or is an error that says what to do; and nothing is lost.
+//! A real server with faults: each fault is survived, or is an error that says what to do, and no
+//! message is lost.
 
 mod stage;
 
@@ -18,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// Receives and acknowledges so many, whatever happens meanwhile.
+/// Receives and acknowledges this number of messages, despite errors.
 async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeSet<String> {
     let (clock, mut seen) = (Seams::system("test").clock, BTreeSet::new());
     let start = clock.elapsed();
@@ -40,7 +41,7 @@ async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeSet<String> {
     seen
 }
 
-/// Keeps what is logged on this thread.
+/// Collects the log output of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -55,9 +56,10 @@ impl io::Write for Log {
     }
 }
 
-/// Two programs, each with a subscription of its own: each provisions its own again, and the other's cached topic is outdated.
+/// Two programs with one subscription each. Each provisions its own again, and the other's cached
+/// topic is outdated.
 #[tokio::test]
-async fn topics_that_vanish_are_provisioned_again_by_those_who_declared_them() {
+async fn vanished_topics_are_provisioned_again() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -91,12 +93,12 @@ async fn topics_that_vanish_are_provisioned_again_by_those_who_declared_them() {
     assert!(loss.contains("ERROR") && loss.contains("orders"), "{loss}");
 }
 
-/// How many there are beyond a lease.
+/// Returns the number of messages within more than a lease.
 async fn take_now(consumer: &Arc<dyn Consumer>) -> usize {
     consumer.receive(10, mail().lease * 2, None).await.unwrap().len()
 }
 
-/// Sends until it is confirmed.
+/// Sends until the send is confirmed.
 async fn send_surely(redis: &Redis, envelope: Envelope) {
     let clock = Seams::system("test").clock;
     let start = clock.elapsed();
@@ -115,7 +117,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_script_that_the_server_has_forgotten_is_told_again() {
+async fn a_forgotten_script_is_loaded_again() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -127,7 +129,7 @@ async fn a_script_that_the_server_has_forgotten_is_told_again() {
 }
 
 #[tokio::test]
-async fn a_server_without_memory_refuses_sends_and_what_is_there_is_still_handled() {
+async fn a_server_without_memory_refuses_sends_but_handles_stored_messages() {
     let server = server();
     let redis = connect(&format!("{}?shards=2", server.url())).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -140,14 +142,14 @@ async fn a_server_without_memory_refuses_sends_and_what_is_there_is_still_handle
     let error = send(&redis, order("refused")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.to_string().contains("maxmemory"), "{error}");
-    // Handlers whose effects happen once ask the inbox before, and tell it afterwards.
+    // Handlers with an inbox claim before and confirm afterwards.
     let (inbox, id) = (redis.inbox().unwrap(), "ready".into());
     assert_eq!(inbox.claim("orders/mail", &id, 1, PATIENCE).await.unwrap(), Claim::New);
     inbox.done("orders/mail", &id, PATIENCE).await.unwrap();
     assert_eq!(inbox.claim("orders/mail", &id, 2, PATIENCE).await.unwrap(), Claim::Done);
     let [ready] = consumer.receive(1, PATIENCE, None).await.unwrap().try_into().expect("one is ready");
     settle(&consumer, ready, Action::Ack { result: Some("42".into()) }).await;
-    // Nobody would look at its bucket in time if that could not be written down.
+    // Its bucket must be registered for the new time.
     assert_eq!(redis.scheduler().unwrap().reschedule(&"later".into(), soon).await.unwrap(), Changed::Done);
     assert_eq!(take(&consumer, 3).await, names(&["in-a-bucket", "later", "waits"]));
     server.cli(&["config", "set", "maxmemory", "0"]).unwrap();
@@ -161,7 +163,7 @@ async fn a_server_that_became_a_replica_is_unavailable_until_it_is_a_master_agai
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
     send(&redis, order("a")).await.unwrap();
-    // A copy of itself, so that nothing is thrown away.
+    // A replica of its own data, so that nothing is lost.
     other.cli(&["replicaof", "127.0.0.1", &server.port().to_string()]).unwrap();
     let clock = Seams::system("test").clock;
     while !said(&other, &["info", "replication"]).contains("link_status:up") {
@@ -178,7 +180,7 @@ async fn a_server_that_became_a_replica_is_unavailable_until_it_is_a_master_agai
 }
 
 #[tokio::test]
-async fn a_key_of_another_program_in_the_way_is_said_and_nothing_is_half_done() {
+async fn a_conflicting_key_is_reported_without_partial_effects() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -192,14 +194,14 @@ async fn a_key_of_another_program_in_the_way_is_said_and_nothing_is_half_done() 
 }
 
 #[tokio::test]
-async fn a_key_in_the_way_of_receiving_settling_and_what_is_due_is_said_and_then_all_goes_on() {
+async fn operation_continues_after_a_conflicting_key_is_removed() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
     send(&redis, order("held")).await.unwrap();
     send(&redis, order("due").due(Due::After(Duration::from_millis(1)))).await.unwrap();
     let [held] = consumer.receive(1, PATIENCE, None).await.unwrap().try_into().expect("one is ready");
-    // Nothing has been kept there yet, so that the name is free.
+    // Nothing has been stored there yet, so the name is free.
     let key = "dwell:{orders}:aliases";
     assert!(server.cli(&["set", key, "mine"]).unwrap().status.success());
     let error = consumer.receive(1, Duration::from_millis(10), None).await.unwrap_err();
@@ -208,13 +210,13 @@ async fn a_key_in_the_way_of_receiving_settling_and_what_is_due_is_said_and_then
     let note = note();
     let unsettled =
         consumer.settle(vec![Settle { delivery: held, action: Action::ACK, note: note.clone() }]).await;
-    let [unsettled] = unsettled.try_into().expect("it is handed back");
+    let [unsettled] = unsettled.try_into().expect("it is not settled");
     assert_eq!(unsettled.error.kind(), ErrorKind::Conflict, "{}", unsettled.error);
     assert!(server.cli(&["del", key]).unwrap().status.success());
     let settled = consumer.settle(vec![unsettled.settle]).await;
     assert!(settled.is_empty(), "{settled:?}");
     assert_eq!(take(&consumer, 1).await, names(&["due"]));
-    assert_eq!(take_now(&consumer).await, 0, "what was settled does not come again");
+    assert_eq!(take_now(&consumer).await, 0, "settled messages are not redelivered");
 }
 
 #[tokio::test]
@@ -237,7 +239,7 @@ async fn a_wrong_or_missing_password_is_denied_and_never_shown() {
 }
 
 #[tokio::test]
-async fn a_database_that_the_server_does_not_have_is_said_by_its_number() {
+async fn a_missing_database_is_named_in_the_error() {
     let server = server();
     let error = connect(&format!("{}/99", server.url())).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
@@ -245,7 +247,7 @@ async fn a_database_that_the_server_does_not_have_is_said_by_its_number() {
 }
 
 #[tokio::test]
-async fn a_server_that_may_throw_messages_away_is_refused() {
+async fn a_server_that_may_evict_messages_is_refused() {
     let server = RedisServer::start(RedisOptions::default().with("maxmemory-policy", "allkeys-lru")).unwrap();
     let error = connect(&server.url()).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
@@ -253,7 +255,7 @@ async fn a_server_that_may_throw_messages_away_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_no_log_is_not_declared_durable() {
+async fn a_server_without_a_log_is_not_durable() {
     let with = server();
     assert!(connect(&with.url()).await.unwrap().capabilities().durable);
     let without = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
@@ -261,7 +263,7 @@ async fn a_server_that_keeps_no_log_is_not_declared_durable() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_and_comes_back_loses_nothing() {
+async fn a_killed_and_restarted_server_loses_nothing() {
     let mut server = RedisServer::start(RedisOptions::default().with("appendfsync", "always")).unwrap();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -279,7 +281,7 @@ async fn a_server_that_is_killed_and_comes_back_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_waits_hears_of_a_message_after_the_server_came_back() {
+async fn a_waiting_receive_wakes_after_a_server_restart() {
     let mut server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -290,7 +292,7 @@ async fn a_receiver_that_waits_hears_of_a_message_after_the_server_came_back() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_left_leaves_neither_its_name_nor_what_it_settled_behind() {
+async fn a_closed_consumer_leaves_no_name_and_no_settled_messages() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -298,28 +300,25 @@ async fn a_consumer_that_left_leaves_neither_its_name_nor_what_it_settled_behind
     assert_eq!(take(&consumer, 1).await, names(&["a"]));
     consumer.close().await.unwrap();
     let consumers = server.cli(&["xinfo", "consumers", "dwell:{orders}:ready:mail", "dwell"]).unwrap();
-    assert!(
-        consumers.stdout.iter().all(u8::is_ascii_whitespace),
-        "a consumer that left leaves no name behind"
-    );
-    assert_eq!(said(&server, &["xlen", "dwell:{orders}:ready:mail"]), "0", "what is settled is removed");
+    assert!(consumers.stdout.iter().all(u8::is_ascii_whitespace), "a closed consumer leaves no name behind");
+    assert_eq!(said(&server, &["xlen", "dwell:{orders}:ready:mail"]), "0", "settled messages are removed");
 }
 
 #[tokio::test]
-async fn the_way_to_insert_a_message_that_the_documentation_shows_works() {
+async fn the_documented_insert_commands_work() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let is_there = || said(&server, &["sismember", "dwell:topics", "orders.placed"]);
     assert_eq!(is_there(), "0");
     let page = include_str!("../../../docs/transports/redis.md");
     let shown: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("redis-cli XADD ")).collect();
-    assert_eq!(shown.len(), 2, "the page shows a message that is due at once, and one that waits");
+    assert_eq!(shown.len(), 2, "the page shows a message that is due at once, and one with a delay");
     for line in shown {
         let command = format!("redis-cli -e -p {} XADD {line}", server.port());
         let ran = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
         assert!(ran.status.success(), "{command}: {ran:?}");
     }
-    // What came before its topic was there is taken in once it is.
+    // Messages that arrived before their topic existed are taken in later.
     let mail = Subscription { topic: "orders.placed".into(), ..mail() };
     redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
     assert_eq!(is_there(), "1");
@@ -336,7 +335,7 @@ async fn the_way_to_insert_a_message_that_the_documentation_shows_works() {
 }
 
 #[tokio::test]
-async fn what_we_wrote_is_read_with_the_lines_that_the_documentation_shows() {
+async fn the_documented_inspection_commands_work() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -359,14 +358,14 @@ async fn what_we_wrote_is_read_with_the_lines_that_the_documentation_shows() {
     let ready = said("redis-cli XRANGE");
     assert!(ready.contains("orders.placed") && ready.contains("ready") && ready.contains("held"), "{ready}");
     let pending = said("redis-cli XPENDING");
-    assert!(pending.starts_with("1\n"), "one is in somebody's hands: {pending}");
+    assert!(pending.starts_with("1\n"), "one is leased: {pending}");
     let due = said("redis-cli ZRANGE");
     assert_eq!(due.trim(), format!("waits@orders\n{}", sent.due.unwrap().0));
     settle(&consumer, held, Action::ACK).await;
 }
 
 #[tokio::test]
-async fn what_another_program_has_written_wrongly_is_delivered_with_the_problem_and_stops_nobody() {
+async fn invalid_fields_of_foreign_messages_are_delivered_with_a_problem() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
@@ -389,7 +388,7 @@ async fn what_another_program_has_written_wrongly_is_delivered_with_the_problem_
         let put = ["xadd", "dwell:{orders}:incoming", "*", "type", "orders.placed", "body", "{}"];
         assert!(server.cli(&[&put, fields].concat()).unwrap().status.success());
         let batch = consumer.receive(10, PATIENCE, None).await.unwrap();
-        let [delivery] = batch.try_into().expect("one came");
+        let [delivery] = batch.try_into().expect("one delivery");
         let said = delivery.problem.clone().unwrap_or_default();
         assert!(said.contains(problem), "{fields:?}: {said}");
         settle(&consumer, delivery, Action::ACK).await;
@@ -398,7 +397,7 @@ async fn what_another_program_has_written_wrongly_is_delivered_with_the_problem_
     assert_eq!(take(&consumer, 1).await, names(&["fine"]));
 }
 
-/// How often the server was asked for more.
+/// Returns the number of reads of the server.
 fn reads(server: &RedisServer) -> u64 {
     let stats = said(server, &["info", "commandstats"]);
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xread:calls="));
@@ -406,25 +405,25 @@ fn reads(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn what_nobody_here_may_take_in_does_not_keep_consumers_busy() {
+async fn foreign_messages_do_not_keep_consumers_busy_with_a_separate_promoter() {
     let server = server();
     let redis = connect(&format!("{}?promoter=elsewhere", server.url())).await.unwrap();
     let consumer = subscribed(&redis).await;
     let put = ["xadd", "dwell:{orders}:incoming", "*", "type", "orders.placed", "body", "{}"];
     assert!(server.cli(&put).unwrap().status.success());
     let batch = consumer.receive(1, Duration::from_millis(500), None).await.unwrap();
-    assert!(batch.is_empty(), "nobody has taken it in");
+    assert!(batch.is_empty(), "it has not been taken in");
     assert!(reads(&server) < 20, "asked {} times", reads(&server));
 }
 
 #[tokio::test]
-async fn a_consumer_whose_messages_another_one_adopted_waits_in_peace() {
+async fn a_consumer_of_adopted_messages_does_not_poll_continuously() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     redis.provision(&[dwell_core::Topic::named("orders").keep()], &[], OnMissing::Create).await.unwrap();
     let kept = redis.consumer(Subscription::new("orders", "orders")).await.unwrap();
     let _adopter = subscribed(&redis).await;
-    // The stream of signals has an entry since something was scheduled.
+    // The stream of signals has an entry since the message was scheduled.
     send(&redis, order("a").due(Due::After(Duration::from_secs(3600)))).await.unwrap();
     let before = reads(&server);
     assert!(kept.receive(1, Duration::from_millis(500), None).await.unwrap().is_empty());
@@ -432,7 +431,7 @@ async fn a_consumer_whose_messages_another_one_adopted_waits_in_peace() {
 }
 
 #[tokio::test]
-async fn a_promoter_of_its_own_brings_what_is_due_to_consumers_that_do_not() {
+async fn a_separate_promoter_promotes_for_consumers() {
     let server = server();
     let url = format!("{}?promoter=elsewhere", server.url());
     let redis = connect(&url).await.unwrap();
@@ -441,7 +440,7 @@ async fn a_promoter_of_its_own_brings_what_is_due_to_consumers_that_do_not() {
     send(&redis, order("a").due(Due::After(Duration::from_millis(100)))).await.unwrap();
     assert!(
         consumer.receive(1, Duration::from_millis(400), None).await.unwrap().is_empty(),
-        "nobody promotes"
+        "no promoter runs"
     );
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -462,7 +461,7 @@ async fn a_promoter_of_its_own_brings_what_is_due_to_consumers_that_do_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_survives_the_loss_of_a_master_and_what_its_replica_had_is_there() {
+async fn a_cluster_that_loses_a_master_keeps_replicated_messages() {
     let quick = RedisOptions::default().with("cluster-node-timeout", "1000");
     let mut cluster = RedisCluster::start_with(quick).unwrap();
     cluster.replicated("dwell:{orders}:due").unwrap();
@@ -472,7 +471,7 @@ async fn a_cluster_survives_the_loss_of_a_master_and_what_its_replica_had_is_the
     send_surely(&redis, order("waits").due(Due::After(Duration::from_millis(500)))).await;
     let master = cluster.master_of("dwell:{orders}:due").unwrap();
     cluster.servers()[master].kill();
-    // The new master has no replica of its own: what it confirms, it confirms alone.
+    // The new master has no replica, so it confirms alone.
     let alone = connect(&format!("{}?timeout=3s", cluster.url())).await;
     let clock = Seams::system("test").clock;
     let mut alone = alone;
@@ -491,13 +490,13 @@ async fn a_cluster_survives_the_loss_of_a_master_and_what_its_replica_had_is_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_replica_of_one_server_is_away_sends_to_the_others_are_confirmed_meanwhile() {
+async fn an_unavailable_replica_does_not_delay_sends_to_other_masters() {
     let mut cluster = RedisCluster::start().unwrap();
     let master_of = |topic: &str| cluster.master_of(&format!("dwell:{{{topic}}}:due")).unwrap();
     let other =
         (0..).map(|n| format!("other{n}")).find(|topic| master_of(topic) != master_of("orders")).unwrap();
     let (master, there) = (master_of("orders"), master_of(&other));
-    // A send waits for half of it, which is longer than all of this takes.
+    // A send waits for half of it, which is longer than this test.
     let redis = connect(&format!("{}?replicas=1&timeout=2m", cluster.url())).await.unwrap();
     let elsewhere = Subscription::new(other.clone(), "mail");
     redis.provision(&[], &[mail(), elsewhere], OnMissing::Create).await.unwrap();
@@ -510,7 +509,7 @@ async fn where_the_replica_of_one_server_is_away_sends_to_the_others_are_confirm
     let waits = tokio::spawn(async move { send(&sender, order("a")).await });
     let clock = Seams::system("test").clock;
     while !is_waiting(&cluster.servers()[master]) {
-        assert!(!waits.is_finished(), "nobody confirms it");
+        assert!(!waits.is_finished(), "no replica confirms it");
         clock.sleep(Duration::from_millis(10)).await;
     }
     let envelope = Envelope { to: Address::topic(other), ..order("b") };
@@ -520,22 +519,22 @@ async fn where_the_replica_of_one_server_is_away_sends_to_the_others_are_confirm
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_connected_when_a_master_is_lost_goes_on_with_its_replica() {
+async fn a_connected_client_continues_with_the_replica_of_a_lost_master() {
     let quick = RedisOptions::default().with("cluster-node-timeout", "1000");
     let mut cluster = RedisCluster::start_with(quick).unwrap();
     let redis = connect(&format!("{}?timeout=3s", cluster.url())).await.unwrap();
     let consumer = subscribed(&redis).await;
     send_surely(&redis, order("before")).await;
     assert_eq!(take(&consumer, 1).await, names(&["before"]));
-    // It waits for the master that is about to be lost.
+    // It waits for the master that will be lost.
     let waiting = tokio::spawn(async move {
-        // That `before` was settled may be lost with the master, so that it comes again.
+        // The settlement of `before` may be lost with the master, so that it is redelivered.
         let (wanted, mut seen) = (names(&["after", "later"]), BTreeSet::new());
         while !wanted.is_subset(&seen) {
             seen.extend(take(&consumer, 1).await);
         }
     });
-    // Of what the replica does not have, nobody can say what becomes of it: the topic itself has to be there.
+    // Data that the replica lacks may be lost. The topic itself must exist there.
     cluster.replicated("dwell:{orders}:due").unwrap();
     let master = cluster.master_of("dwell:{orders}:due").unwrap();
     cluster.servers()[master].kill();
@@ -545,13 +544,13 @@ async fn who_is_connected_when_a_master_is_lost_goes_on_with_its_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_still_reading_its_data_is_unavailable_until_it_has_read_it() {
+async fn a_server_that_is_loading_its_data_is_unavailable() {
     let slow = RedisOptions::default().with("appendfsync", "always").with("key-load-delay", "500");
     let mut server = RedisServer::start(slow).unwrap();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
     send(&redis, order("ready")).await.unwrap();
-    // What takes it a while to read.
+    // Data that takes the server a while to read.
     let lua = "for n = 1, 5000 do redis.call('SET', 'other:' .. n, n) end";
     server.cli(&["eval", lua, "0"]).unwrap();
     server.kill();
@@ -568,7 +567,7 @@ async fn a_server_that_is_still_reading_its_data_is_unavailable_until_it_has_rea
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_without_the_slot_of_a_topic_is_unavailable_until_somebody_has_it() {
+async fn a_cluster_without_the_slot_of_a_topic_is_unavailable() {
     let server = RedisServer::start(RedisOptions::default().with("cluster-enabled", "yes")).unwrap();
     let clock = Seams::system("test").clock;
     let has_all = |is: &str| said(&server, &["cluster", "info"]).contains(is);
@@ -591,16 +590,18 @@ async fn a_cluster_without_the_slot_of_a_topic_is_unavailable_until_somebody_has
     assert_eq!(take(&consumer, 2).await, names(&["after", "ready"]));
 }
 
-/// The one ten thousand above its own, which it would take by itself, may be a client's by then: it would not start.
+/// By default its cluster port is ten thousand above its own port. A client may use that port, and
+/// the server would not start.
 #[test]
-fn a_cluster_of_one_has_a_port_for_its_members_that_was_seen_to_be_free() {
+fn a_cluster_of_one_uses_a_free_cluster_port() {
     let server = RedisServer::start(RedisOptions::default().with("cluster-enabled", "yes")).unwrap();
     assert_ne!(said(&server, &["config", "get", "cluster-port"]), "cluster-port\n0");
 }
 
-/// What the page says about a log that was cut short: not mended, the second start would carry out half a script.
+/// Tests what the documentation says about a truncated log: without a repair, the second start
+/// would apply half a script.
 #[test]
-fn a_server_that_was_killed_while_it_wrote_a_script_has_none_of_it_however_often_it_starts() {
+fn a_partially_written_script_has_no_effect_after_any_restart() {
     let mut server = RedisServer::start(RedisOptions::default().with("appendfsync", "always")).unwrap();
     let said = |server: &RedisServer, arguments: &[&str]| {
         String::from_utf8(server.cli(arguments).unwrap().stdout).unwrap().trim().to_owned()

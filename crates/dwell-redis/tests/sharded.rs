@@ -1,4 +1,5 @@
-//! The suite on a Redis cluster, with what waits spread over more slots than those of the topics.
+//! The suite on a Redis cluster, with pending messages distributed over more slots than those of
+//! the topics.
 
 mod rig;
 

@@ -1,4 +1,4 @@
-//! `rediss://`, with a certificate authority of the test's own.
+//! `rediss://`, with a certificate authority of the test.
 
 use dwell_conformance::servers::redis::{RedisCluster, RedisOptions, RedisServer, TlsFiles};
 use dwell_core::{
@@ -7,7 +7,7 @@ use dwell_core::{
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::{path::PathBuf, time::Duration};
 
-/// An authority, and a certificate for `localhost` that it has signed, as files.
+/// Creates an authority, and a certificate for `localhost` signed by it, as files.
 fn certificates(name: &str) -> TlsFiles {
     let directory = std::env::temp_dir().join(format!("dwell-tls-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -18,7 +18,7 @@ fn certificates(name: &str) -> TlsFiles {
     };
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(vec![]).unwrap();
-    // Told apart from what it signs, which would else look as if it had signed itself.
+    // With a name that differs from the certificate's, which would otherwise look self-signed.
     authority.distinguished_name.push(DnType::CommonName, "an authority for tests");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = authority.self_signed(&authority_key).unwrap();
@@ -37,7 +37,7 @@ async fn connect(url: &str) -> Result<dwell_redis::Redis> {
     dwell_redis::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
 }
 
-/// Sends a message to somebody who waits for it, on a connection of his own.
+/// Sends a message to a consumer on another connection.
 async fn speak(url: &str) {
     let redis = connect(url).await.unwrap();
     let mail = Subscription::new("orders", "mail");
@@ -51,7 +51,7 @@ async fn speak(url: &str) {
 }
 
 #[tokio::test]
-async fn a_cluster_is_spoken_to_over_tls_whichever_of_its_servers_has_the_topic() {
+async fn a_cluster_works_over_tls() {
     let files = certificates("cluster");
     let options = RedisOptions { tls: Some(files.clone()), ..RedisOptions::default() };
     let cluster = RedisCluster::start_with(options).unwrap();
@@ -61,7 +61,7 @@ async fn a_cluster_is_spoken_to_over_tls_whichever_of_its_servers_has_the_topic(
 }
 
 #[tokio::test]
-async fn a_server_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() {
+async fn only_a_server_with_a_trusted_certificate_is_accepted() {
     let files = certificates("ours");
     let options = RedisOptions { tls: Some(files.clone()), ..RedisOptions::default() };
     let server = RedisServer::start(options).unwrap();

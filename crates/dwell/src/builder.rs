@@ -1,4 +1,4 @@
-//! From handlers and a URL to a bus.
+//! The builder of a bus.
 
 mod start;
 
@@ -16,8 +16,8 @@ use dwell_core::{Inbox, Seams};
 use dwell_engine::{DelayMode, Observer};
 use std::{fmt, sync::Arc};
 
-/// Describes a bus: its handlers, what they share, and how it works. It is the same in production and in tests; only
-/// the URL differs.
+/// The description of a bus: its handlers, their shared state and its settings. Production and
+/// tests use the same description with different URLs.
 ///
 /// ```
 /// use dwell::prelude::*;
@@ -36,7 +36,7 @@ use std::{fmt, sync::Arc};
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-/// let bus = wiring().start("memory://").await?; // in production, with another URL
+/// let bus = wiring().start("memory://").await?; // production uses another URL
 /// bus.publish(OrderPlaced { order: 42 }).await?;
 /// bus.shutdown().await?;
 ///
@@ -62,7 +62,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Handles a command. Its subscription has the name of its topic.
+    /// Adds the handler of a command. Its subscription has the name of its topic.
     ///
     /// ```
     /// use dwell::prelude::*;
@@ -87,7 +87,7 @@ impl Builder {
         self.register(None, true, handler.into_handler())
     }
 
-    /// Handles a command, with a name or settings for its subscription.
+    /// Adds the handler of a command, with a name or settings for its subscription.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -113,8 +113,8 @@ impl Builder {
         self.register(Some(subscription.into()), true, handler.into_handler())
     }
 
-    /// Subscribes to an event: by name, or by name and settings. Each name gets each event once, so that a retry of one
-    /// never reruns another.
+    /// Subscribes a handler to an event. The subscription is a name, or a name with settings. Each
+    /// name receives each event once, so that a retry of one handler never reruns another.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -122,14 +122,16 @@ impl Builder {
     /// # #[message(name = "orders.placed")]
     /// # struct OrderPlaced { order: u64 }
     /// async fn confirm(placed: OrderPlaced) {}
-    /// async fn reserve(placed: OrderPlaced) -> Result<(), &'static str> { Err("the stock is locked") }
+    /// async fn reserve(placed: OrderPlaced) -> Result<(), &'static str> {
+    ///     Err("the stock is locked")
+    /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let wiring = Bus::builder().subscribe("mail", confirm).subscribe("stock", reserve);
     /// let t = dwell::testing::start(wiring).await?;
     /// t.publish(OrderPlaced { order: 42 }).await?;
     /// t.run_until_idle().await;
-    /// // `stock` tries again later; `mail` is done.
+    /// // `mail` is done, and `stock` is retried later.
     /// assert_eq!((t.handled::<OrderPlaced>(), t.failed::<OrderPlaced>()), (1, 1));
     /// # Ok(()) }
     /// ```
@@ -140,8 +142,8 @@ impl Builder {
         self.register(Some(subscription.into()), false, handler.into_handler())
     }
 
-    /// Works on jobs of one type: its result is kept, and [`Bus::jobs`](crate::Bus::jobs) submits them and tells what
-    /// became of them. Only on a transport with a ledger.
+    /// Adds the handler of a job type. Its results are stored, and [`Bus::jobs`](crate::Bus::jobs)
+    /// submits and queries its jobs. Requires a transport with a ledger.
     ///
     /// ```
     /// use dwell::{jobs::Status, prelude::*};
@@ -156,7 +158,7 @@ impl Builder {
     /// let t = dwell::testing::start(Bus::builder().job(add)).await?;
     /// let submitted = t.jobs()?.submit(Add { numbers: vec![20, 22] }).await?;
     /// t.run_until_idle().await;
-    /// let job = t.jobs()?.get(submitted.id).await?.expect("it is kept");
+    /// let job = t.jobs()?.get(submitted.id).await?.expect("the job is stored");
     /// assert_eq!((job.status, job.result_as()?), (Status::Completed, Some(42)));
     /// # Ok(()) }
     /// ```
@@ -167,8 +169,8 @@ impl Builder {
         self.job_with(|settings| settings, handler)
     }
 
-    /// The same, with settings for its queue: how many run at one time, when failures are tried again, and so on. Its name
-    /// stays.
+    /// Adds the handler of a job type, with settings for its queue such as concurrency and retry
+    /// policy. The name of the queue cannot be changed.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -180,7 +182,8 @@ impl Builder {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let timeout = Duration::from_secs(300);
-    /// let wiring = Bus::builder().job_with(|queue| queue.concurrency(8).handler_timeout(timeout), add);
+    /// let wiring =
+    ///     Bus::builder().job_with(|queue| queue.concurrency(8).handler_timeout(timeout), add);
     /// # let bus = wiring.start("memory://").await?;
     /// # assert_eq!(bus.jobs()?.kinds().collect::<Vec<_>>(), ["sums.add"]);
     /// # bus.shutdown().await }
@@ -198,7 +201,8 @@ impl Builder {
         self
     }
 
-    /// The largest result of a job, in bytes, as JSON; 1 MiB unless set. A job with a larger one has failed.
+    /// Sets the maximum size of the result of a job, in bytes of JSON. Default: 1 MiB. A job with a
+    /// larger result fails.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -221,8 +225,8 @@ impl Builder {
         self
     }
 
-    /// What handlers share, and ask for as [`State`](crate::State): one value of each type, of which the last
-    /// one counts.
+    /// Adds shared state, which handlers take as [`State`](crate::State). There is one value for
+    /// each type; a later call replaces an earlier one.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -239,7 +243,7 @@ impl Builder {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let bus = Bus::builder().state(Greeting("Hello")).handle(greet).start("memory://").await?;
     ///
-    /// // What a handler asks for and nobody has given is an error of the start.
+    /// // `start` fails if the state of a handler is missing.
     /// let refused = Bus::builder().handle(greet).start("memory://").await.unwrap_err();
     /// assert_eq!(refused.kind(), dwell::ErrorKind::Config);
     /// # bus.shutdown().await }
@@ -249,8 +253,9 @@ impl Builder {
         self
     }
 
-    /// Settings from a file or the environment. What code says about a single subscription stands over the general
-    /// part of these; what these say about a single subscription or type stands over code.
+    /// Sets the configuration, for example from a file or the environment. Settings of a
+    /// subscription in code override its general part. Its settings for a single subscription or
+    /// type override code.
     ///
     /// ```
     /// use dwell::{Bus, Config};
@@ -265,7 +270,8 @@ impl Builder {
         self
     }
 
-    /// Where messages wait that the transport cannot make wait itself: the URL of a store.
+    /// Sets the URL of a store, which holds delayed messages that the transport cannot delay
+    /// natively.
     ///
     /// ```
     /// # use dwell::{extend::Seams, prelude::*};
@@ -277,8 +283,8 @@ impl Builder {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let seams = Seams::system("shop-1");
     /// # let log = Arc::new(Log::connect(&LogBroker::new(LogSettings::default()), seams.clone())?);
-    /// // A log carries messages; what has to wait, waits in a store, where it can be listed and cancelled. One that outlives
-    /// // this process would be "sqlite://waiting.db".
+    /// // A log cannot delay messages. The store holds them, and can list and cancel them.
+    /// // A durable store would be "sqlite://pending.db".
     /// let bus = Bus::builder().scheduler("memory://").allow_volatile().start_on(log, seams).await?;
     /// let sent = bus.publish(OrderUnpaid { order: 42 }).after(Duration::from_secs(900)).await?;
     /// assert_eq!(bus.cancel(sent.id).await?, Cancel::Cancelled);
@@ -289,7 +295,7 @@ impl Builder {
         self
     }
 
-    /// Allows a store that forgets at a restart behind a transport that does not.
+    /// Allows a store that loses its messages in a restart for a transport that does not.
     ///
     /// ```
     /// # use dwell::{Bus, ErrorKind, extend::Seams};
@@ -298,7 +304,7 @@ impl Builder {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let seams = Seams::system("shop-1");
     /// # let log = Arc::new(Log::connect(&LogBroker::new(LogSettings::default()), seams.clone())?);
-    /// // A log remembers; what waits in memory would be lost at a restart.
+    /// // The log is durable, but delayed messages in memory would be lost in a restart.
     /// let wiring = || Bus::builder().scheduler("memory://");
     /// let refused = wiring().start_on(log.clone(), seams.clone()).await.unwrap_err();
     /// assert_eq!(refused.kind(), ErrorKind::Config);
@@ -311,8 +317,8 @@ impl Builder {
         self
     }
 
-    /// Who holds a message while it waits: the broker where it can, or always the scheduler's store, where it can be
-    /// listed and cancelled.
+    /// Sets which part holds delayed messages: the broker if it can, or always the store of the
+    /// scheduler, where they can be listed and cancelled.
     ///
     /// ```
     /// # use dwell::{prelude::*, settings::DelayMode};
@@ -324,7 +330,7 @@ impl Builder {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let wiring = Bus::builder().subscribe("reminder", remind).scheduler("memory://").delay(DelayMode::Scheduler);
     /// # let t = dwell::testing::start(wiring).await?;
-    /// t.publish(OrderUnpaid { order: 42 }).after(Duration::from_secs(900)).await?; // the store has it until then
+    /// t.publish(OrderUnpaid { order: 42 }).after(Duration::from_secs(900)).await?; // stored
     /// t.advance(Duration::from_secs(900)).await;
     /// assert_eq!(t.handled::<OrderUnpaid>(), 1);
     /// # Ok(()) }
@@ -334,8 +340,8 @@ impl Builder {
         self
     }
 
-    /// Every send goes by way of the scheduler's store, also what is due at once: it is confirmed once the store has it,
-    /// whether the broker is away at the moment or not.
+    /// Sends every message through the store of the scheduler, including messages that are due at
+    /// once. A send is confirmed once the store has the message, even if the broker is unavailable.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::Query};
@@ -346,7 +352,7 @@ impl Builder {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let wiring = Bus::builder().subscribe("mail", confirm).scheduler("memory://").outbox();
     /// # let t = dwell::testing::start(wiring).await?;
-    /// t.publish(OrderPlaced { order: 42 }).await?; // the store has it now, and forwards it by itself
+    /// t.publish(OrderPlaced { order: 42 }).await?; // stored, then forwarded
     /// # t.run_until_idle().await;
     /// # assert_eq!(t.handled::<OrderPlaced>(), 1);
     /// # Ok(()) }
@@ -356,8 +362,8 @@ impl Builder {
         self
     }
 
-    /// A send returns when what it caused has been handled, for tests and simple programs; on `memory://` alone. The same
-    /// handlers have the same outcomes.
+    /// Makes each send return once the messages that it caused are handled, for tests and simple
+    /// programs. Works only on `memory://`. The outcomes of handlers are the same.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -365,12 +371,14 @@ impl Builder {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "count")]
     /// # struct Count;
-    /// # async fn count(_: Count, State(total): State<Arc<AtomicU64>>) { total.fetch_add(1, Ordering::Relaxed); }
+    /// # async fn count(_: Count, State(total): State<Arc<AtomicU64>>) {
+    /// #     total.fetch_add(1, Ordering::Relaxed);
+    /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let total = Arc::new(AtomicU64::new(0));
     /// let bus = Bus::builder().state(total.clone()).handle(count).inline().start("memory://").await?;
     /// bus.send(Count).await?;
-    /// assert_eq!(total.load(Ordering::Relaxed), 1, "it was handled before `send` returned");
+    /// assert_eq!(total.load(Ordering::Relaxed), 1, "handled before `send` returned");
     /// # bus.shutdown().await }
     /// ```
     pub fn inline(mut self) -> Self {
@@ -378,7 +386,8 @@ impl Builder {
         self
     }
 
-    /// Where the `inbox` step remembers what was handled; the transport's own, or the store's, unless given.
+    /// Sets the inbox of the `inbox` step. The default is the inbox of the transport or of the
+    /// store.
     ///
     /// ```
     /// use dwell::{Pipeline, Step, extend::Inbox, prelude::*};
@@ -388,14 +397,16 @@ impl Builder {
     /// # #[message(name = "payments.charge")]
     /// # struct Charge { order: u64 }
     /// # async fn charge(_: Charge) {}
-    /// /// A table beside those that the handlers write to: see [`Inbox`](crate::extend::Inbox) for what it has to do.
+    /// /// `table` implements [`Inbox`] in the database that the handlers write to.
     /// fn wiring(table: Arc<dyn Inbox>) -> dwell::Builder {
     ///     Bus::builder().inbox(table).handle(Pipeline::new(charge).step(Step::inbox()))
     /// }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # use dwell::extend::{Seams, Transport};
     /// # use dwell_engine::memory::{Memory, MemorySettings};
-    /// # let table = Memory::new(Seams::system("shop-1"), MemorySettings::default()).inbox().expect("it has one");
+    /// # let table = Memory::new(Seams::system("shop-1"), MemorySettings::default())
+    /// #     .inbox()
+    /// #     .expect("memory has an inbox");
     /// # let t = dwell::testing::start(wiring(table)).await?;
     /// # t.send(Charge { order: 42 }).await?;
     /// # t.run_until_idle().await;
@@ -407,8 +418,8 @@ impl Builder {
         self
     }
 
-    /// Time, randomness and ids, in place of the system's. Inline dispatch needs a clock that tracks its tasks, such as
-    /// `SystemClock::tracking()`.
+    /// Sets the clock, the random numbers and the ids, in place of those of the system. Inline
+    /// dispatch needs a clock that tracks its tasks, such as `SystemClock::tracking()`.
     ///
     /// ```
     /// use dwell::{Bus, extend::{Seams, VirtualClock}};
@@ -424,7 +435,8 @@ impl Builder {
         self
     }
 
-    /// Who is told what becomes of messages, such as metrics. Several may be given.
+    /// Adds an observer of sends and outcomes, for example for metrics. Can be called several
+    /// times.
     ///
     /// ```
     /// use dwell::{Bus, extend::{Decided, Observer}, prelude::*};
@@ -446,7 +458,9 @@ impl Builder {
     /// # struct Fail;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let dead = Arc::new(Dead::default());
-    /// let wiring = Bus::builder().observer(dead.clone()).handle(async |_: Fail| Err::<(), _>(Failure::reject("no")));
+    /// let wiring = Bus::builder()
+    ///     .observer(dead.clone())
+    ///     .handle(async |_: Fail| Err::<(), _>(Failure::reject("no")));
     /// # let bus = wiring.inline().start("memory://").await?;
     /// bus.send(Fail).await?;
     /// assert_eq!(dead.0.load(Ordering::Relaxed), 1);
@@ -457,7 +471,7 @@ impl Builder {
         self
     }
 
-    /// Counts what becomes of messages, for [`Metrics::render`](crate::telemetry::Metrics::render).
+    /// Records sends and outcomes for [`Metrics::render`](crate::telemetry::Metrics::render).
     ///
     /// ```
     /// # use dwell::{Bus, telemetry::Metrics};
@@ -473,7 +487,7 @@ impl Builder {
     }
 }
 
-/// What the builder was told, whether before the configuration or after it.
+/// Settings of the builder that override the configuration, regardless of the order of calls.
 #[derive(Default)]
 struct Over {
     scheduler: Option<String>,

@@ -1,4 +1,4 @@
-//! From a message to bytes and back.
+//! Codecs: the conversion between messages and bytes.
 
 use crate::Message;
 use bytes::Bytes;
@@ -6,13 +6,13 @@ use dwell_core::{BoxError, ContentType, Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::cell::Cell;
 
-/// How messages are written and read. [`Json`] unless `#[message(codec = …)]` names another.
+/// The encoding of message bodies. The default is [`Json`]; `#[message(codec = …)]` sets another.
 ///
 /// ```
 /// use dwell::{Codec, prelude::*, raw::{BoxError, ContentType}};
 /// use serde::de::DeserializeOwned;
 ///
-/// /// JSON that people read.
+/// /// JSON with indentation.
 /// struct Pretty;
 ///
 /// impl Codec for Pretty {
@@ -21,7 +21,7 @@ use std::cell::Cell;
 ///         Ok(serde_json::to_writer_pretty(body, message)?)
 ///     }
 ///     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError> {
-///         serde_json::from_slice(body).map_err(|_| "this is not what it should be".into())
+///         serde_json::from_slice(body).map_err(|_| "the body is not an order".into())
 ///     }
 /// }
 ///
@@ -34,22 +34,24 @@ use std::cell::Cell;
 /// assert_eq!(body, b"{\n  \"order\": 42\n}");
 /// ```
 pub trait Codec: 'static {
-    /// What a body in this form is called.
+    /// The content type of bodies in this encoding.
     const CONTENT_TYPE: ContentType;
 
-    /// Writes a message into `body`, which is empty.
+    /// Encodes a message into `body`, which is empty.
     fn encode<T: Serialize>(message: &T, body: &mut Vec<u8>) -> Result<(), BoxError>;
 
-    /// Reads a message. Why it cannot is logged and kept with the message: it must not quote the body.
+    /// Decodes a message. The error is logged and stored with the message, so it must not quote the
+    /// body.
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError>;
 
-    /// Whether a body of this type can be read. Senders that know nothing of content types leave it open.
+    /// Returns whether this codec can decode a body of the given content type. It is empty if the
+    /// sender set none.
     ///
     /// ```
     /// use dwell::{Codec, Json};
     ///
     /// assert!(Json::reads("application/json; charset=utf-8"));
-    /// assert!(Json::reads(""), "the sender does not say");
+    /// assert!(Json::reads(""), "the sender set no content type");
     /// assert!(!Json::reads("text/csv"));
     /// ```
     fn reads(content_type: &str) -> bool {
@@ -63,7 +65,7 @@ pub trait Codec: 'static {
     }
 }
 
-/// JSON, by `serde_json`.
+/// JSON, through `serde_json`.
 ///
 /// ```
 /// use dwell::{Codec, Json};
@@ -71,7 +73,7 @@ pub trait Codec: 'static {
 /// let mut body = vec![];
 /// Json::encode(&[1, 2, 3], &mut body).unwrap();
 /// assert_eq!(body, b"[1,2,3]");
-/// // Why a body cannot be read never quotes it: it may hold what must stay secret.
+/// // The error never quotes the body, which may contain secrets.
 /// let error = Json::decode::<u64>(b"\"secret\"").unwrap_err();
 /// assert_eq!(error.to_string(), "invalid type: string, expected u64 at line 1 column 8");
 /// ```
@@ -90,43 +92,47 @@ impl Codec for Json {
     }
 }
 
-/// What is wrong with a body and where, without what stands there: an error is logged, a payload never.
+/// Returns the problem and its position without the value, because errors are logged and payloads
+/// must not be.
 fn without_values(error: &serde_json::Error) -> String {
     let text = error.to_string();
     if !error.is_data() {
-        // That it is not JSON is said in fixed words.
+        // Syntax errors of `serde_json` have fixed texts without values.
         return text;
     }
     let place = format!("at line {} column {}", error.line(), error.column());
     if text.starts_with("missing field `") {
         return text;
     }
-    // `invalid type: string "…", expected u64`: the kind of value, and behind the last comma what the type wants.
+    // The text is `invalid type: string "…", expected u64`. It starts with the kind of the value,
+    // and the expected type follows the last comma.
     let parts = text.strip_prefix("invalid type: ").and_then(|rest| rest.rsplit_once(", expected "));
     if let Some((found, expected)) = parts {
         let found = found.split(['"', '`']).next().unwrap_or_default().trim_end();
         return format!("invalid type: {found}, expected {expected}");
     }
-    format!("a value that its type does not take {place}")
+    format!("invalid value {place}")
 }
 
-/// What is kept of a thread's buffer between two messages: one large message must not hold memory for ever.
+/// Maximum capacity of the buffer that a thread keeps between messages, so that one large message
+/// does not occupy memory permanently.
 const KEPT: usize = 64 << 10;
 
 thread_local! {
-    /// Messages are written here, and then copied to where they stay: one allocation of the right size for each.
+    /// Buffer for encoding. The body is copied out of it with one allocation of the exact size.
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// The body of a message, or why it cannot be written. `what` is what it is, for people.
+/// Encodes the body of a message. `what` names the message in an error.
 pub(crate) fn encode<M: Message>(message: &M, what: &str) -> Result<Bytes> {
-    // One that writes another while it is written finds none there, and gets its own.
+    // A message that encodes another one while it is encoded finds no buffer here, and allocates
+    // one.
     let mut buffer = BUFFER.take();
     buffer.clear();
     let body = match M::Codec::encode(message, &mut buffer) {
         Ok(()) => Ok(Bytes::copy_from_slice(&buffer)),
         Err(error) => {
-            let text = format!("a {what} of type `{}` could not be written: {error}", M::NAME);
+            let text = format!("a {what} of type `{}` could not be encoded: {error}", M::NAME);
             Err(Error::new(ErrorKind::Invalid, text))
         }
     };
@@ -136,12 +142,15 @@ pub(crate) fn encode<M: Message>(message: &M, what: &str) -> Result<Bytes> {
     body
 }
 
-/// The message in a body, or why it cannot be read.
+/// Decodes the message in a body.
 pub(crate) fn decode<C: Codec, T: DeserializeOwned>(content_type: &str, body: &Bytes) -> Result<T, String> {
     if !C::reads(content_type) {
-        return Err(format!("its body is {content_type}, and its type is read from {}", &*C::CONTENT_TYPE));
+        return Err(format!(
+            "the body has the content type {content_type}; its message type requires {}",
+            &*C::CONTENT_TYPE
+        ));
     }
-    C::decode(body).map_err(|error| format!("its body cannot be read as {}: {error}", &*C::CONTENT_TYPE))
+    C::decode(body).map_err(|error| format!("the body cannot be decoded as {}: {error}", &*C::CONTENT_TYPE))
 }
 
 #[cfg(test)]
@@ -164,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_body_cannot_be_read_never_quotes_it() {
+    fn decode_errors_never_quote_the_body() {
         let cases = [
             (r#"{"order": "hunter2"}"#, "invalid type: string, expected u64 at line 1 column 19"),
             (
@@ -173,12 +182,9 @@ mod tests {
             ),
             (r#"{"order": true}"#, "invalid type: boolean, expected u64 at line 1 column 14"),
             (r#"["hunter2"]"#, "invalid type: string, expected u64 at line 1 column 10"),
-            (r#"{"order": -7}"#, "a value that its type does not take at line 1 column 12"),
-            (r#"{"hunter2": 1}"#, "a value that its type does not take at line 1 column 10"),
-            (
-                r#"{"order": 1, "state": "hunter2"}"#,
-                "a value that its type does not take at line 1 column 31",
-            ),
+            (r#"{"order": -7}"#, "invalid value at line 1 column 12"),
+            (r#"{"hunter2": 1}"#, "invalid value at line 1 column 10"),
+            (r#"{"order": 1, "state": "hunter2"}"#, "invalid value at line 1 column 31"),
             (r#"{"state": "Open"}"#, "missing field `order` at line 1 column 17"),
             ("hunter2", "expected value at line 1 column 1"),
         ];

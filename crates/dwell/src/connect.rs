@@ -1,10 +1,10 @@
-//! From a URL to a transport.
+//! Opens transports by URL.
 
 use crate::trace::hash;
 use dwell_core::{Error, ErrorKind, Result, Seams, Text, Transport, TransportUrl};
 use std::sync::Arc;
 
-/// The schemes of all transports that there are, each with the feature that brings it. `memory://` is always there.
+/// The schemes of all transports, each with the feature that adds it. `memory://` needs no feature.
 const TRANSPORTS: [(&str, Option<&str>); 5] = [
     ("memory", None),
     ("sqlite", Some("sqlite")),
@@ -12,12 +12,12 @@ const TRANSPORTS: [(&str, Option<&str>); 5] = [
     ("rediss", Some("redis")),
     ("kafka", Some("kafka")),
 ];
-/// Those that live in this process, on its clock.
+/// Transports that run in this process and use its clock.
 const IN_PROCESS: [&str; 2] = ["memory", "sqlite"];
-/// Schemes of transports that are not there yet.
+/// Schemes of planned transports.
 const COMING: [&str; 7] = ["amqp", "postgres", "sqs", "servicebus", "mqtt", "mssql", "nats"];
 
-/// Opens the transport that a URL names.
+/// Opens the transport of a URL.
 pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> {
     let url = TransportUrl::parse(url)?;
     match url.scheme() {
@@ -32,14 +32,14 @@ pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> 
     }
 }
 
-/// The scheme of a URL whose transport is a server, with a clock of its own.
+/// Returns the scheme of a URL if its transport is a server, which has a separate clock.
 pub(crate) fn server(url: &str) -> Option<&'static str> {
     let scheme = url.split(':').next()?;
     let mut known = TRANSPORTS.into_iter().map(|(known, _)| known);
     known.find(|known| scheme.eq_ignore_ascii_case(known) && !IN_PROCESS.contains(known))
 }
 
-/// Whether no other process can be reached under a URL.
+/// Returns whether the URL is limited to this process.
 pub(crate) fn is_memory(url: &str) -> Result<bool> {
     Ok(TransportUrl::parse(url)?.scheme() == "memory")
 }
@@ -49,7 +49,7 @@ fn missing(url: &TransportUrl) -> Error {
     let feature = TRANSPORTS.into_iter().find_map(|(known, feature)| feature.filter(|_| known == scheme));
     if let Some(feature) = feature {
         let text = format!(
-            "this program was built without the transport of `{scheme}://`: build `dwell` with the feature `{feature}`"
+            "this program was built without the transport `{scheme}://`: build `dwell` with the feature `{feature}`"
         );
         return Error::new(ErrorKind::Config, text);
     }
@@ -65,8 +65,9 @@ fn missing(url: &TransportUrl) -> Error {
     url.unknown_scheme_error(&known)
 }
 
-/// How a store calls the broker behind this URL: the same for every process that uses that broker, however it writes the
-/// list of its hosts, and without what must stay secret. Two brokers never have the same name.
+/// Returns the name under which a store refers to the broker of a URL. Every process that uses the
+/// broker computes the same name, regardless of the order of hosts in its URL. The name contains no
+/// secrets, and differs between brokers.
 pub(crate) fn via(url: &str) -> Result<Text> {
     let url = TransportUrl::parse(url)?;
     let port = |port: &Option<u16>| port.map(|port| format!("-{port}")).unwrap_or_default();
@@ -89,35 +90,35 @@ mod tests {
     }
 
     #[test]
-    fn a_transport_that_this_build_lacks_is_an_error_that_names_the_feature() {
+    fn the_error_for_a_disabled_transport_names_its_feature() {
         for (scheme, feature) in TRANSPORTS {
             let Some(feature) = feature else { continue };
             let expected = format!(
-                "this program was built without the transport of `{scheme}://`: build `dwell` with the feature `{feature}`"
+                "this program was built without the transport `{scheme}://`: build `dwell` with the feature `{feature}`"
             );
             assert_eq!(missing_text(scheme), expected);
         }
     }
 
     #[tokio::test]
-    async fn only_a_transport_whose_feature_is_off_is_missing() {
+    async fn only_disabled_transports_are_missing() {
         let is_on = |feature| match feature {
             "sqlite" => cfg!(feature = "sqlite"),
             "redis" => cfg!(feature = "redis"),
             "kafka" => cfg!(feature = "kafka"),
-            other => panic!("what is the feature `{other}`?"),
+            other => panic!("unknown feature `{other}`"),
         };
         for (scheme, feature) in TRANSPORTS {
-            // An option that nobody knows: no transport gets as far as to reach for a server.
+            // The unknown option makes each transport fail before it connects to a server.
             let opened = open(&format!("{scheme}://?no_such_option=1"), Seams::system("test")).await;
-            let text = opened.err().expect("it is refused").to_string();
+            let text = opened.err().expect("the URL is refused").to_string();
             let is_missing = feature.is_some_and(|feature| !is_on(feature));
             assert_eq!(text.contains("was built without"), is_missing, "{text}");
         }
     }
 
     #[test]
-    fn a_scheme_that_nobody_knows_is_an_error_that_names_those_there_are() {
+    fn the_error_for_an_unknown_scheme_lists_the_known_ones() {
         let known = "known schemes: memory://, sqlite://, redis://, rediss://, kafka://";
         let typo = format!("there is no transport for `sqlit://`; did you mean `sqlite://`? {known}");
         assert_eq!(missing_text("sqlit"), typo);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_has_one_name_however_its_hosts_are_listed_and_no_other_broker_has_it() {
+    fn broker_names_are_unique_and_independent_of_host_order() {
         let name = |url: &str| via(url).unwrap();
         assert_eq!(name("kafka://a:1,b:2/x?group=1"), name("kafka://user:secret@b:2,a:1/x?group=2"));
         let different =

@@ -11,7 +11,8 @@ use dwell_core::{Address, Clock, Headers, LeaseId, Message, MessageId, Timestamp
 use dwell_engine::Context;
 use std::{fmt, sync::Arc};
 
-/// What a handler may know about its run beside the message, and the way to send more. Cheap to clone.
+/// The context of one run of a handler: properties of the message and its delivery, and methods
+/// that send further messages. It is cheap to clone.
 ///
 /// ```
 /// use dwell::{prelude::*, testing};
@@ -26,7 +27,7 @@ use std::{fmt, sync::Arc};
 ///
 /// async fn pay(placed: OrderPlaced, cx: Cx) -> Result<(), Failure> {
 ///     println!("run {} of {} for {}/{}", cx.attempt(), cx.id(), cx.topic(), cx.subscription());
-///     // An id of our own: if this handler runs twice, there is still one charge.
+///     // The id is derived from the order: if this handler runs twice, one charge is sent.
 ///     cx.send(Charge { order: placed.order }).id(format!("charge-{}", placed.order)).await?;
 ///     Ok(())
 /// }
@@ -44,7 +45,7 @@ struct Inner {
     bus: Bus,
     message: Message,
     context: Context,
-    /// Where a tracing system has put this run, if one has.
+    /// The span that a tracing system assigned to this run, if any.
     #[cfg(feature = "otel")]
     trace: std::sync::OnceLock<TraceContext>,
 }
@@ -60,7 +61,7 @@ impl Cx {
         }))
     }
 
-    /// The message's id: the same over every retry and copy.
+    /// Returns the id of the message, which is the same for every retry and copy.
     ///
     /// ```
     /// use dwell::{raw::Message, testing::TestCx};
@@ -72,43 +73,48 @@ impl Cx {
         &self.0.message.id
     }
 
-    /// Its business key, if it is text.
+    /// Returns the business key of the message, if it is text.
     ///
     /// ```
     /// use dwell::{raw::Message, testing::TestCx};
     ///
-    /// let message = Message::new("a", "orders.placed", "{}").with(|message| message.key = Some("order-42".into()));
+    /// let message = Message::new("a", "orders.placed", "{}")
+    ///     .with(|message| message.key = Some("order-42".into()));
     /// assert_eq!(TestCx::of(message).key(), Some("order-42"));
     /// ```
     pub fn key(&self) -> Option<&str> {
         self.0.message.key.as_deref().and_then(|key| std::str::from_utf8(key).ok())
     }
 
-    /// Its headers.
+    /// Returns the headers of the message.
     ///
     /// ```
     /// use dwell::{raw::Message, testing::TestCx};
     ///
-    /// let message = Message::new("a", "orders.placed", "{}").with(|message| message.headers.append("tenant", "acme"));
+    /// let message = Message::new("a", "orders.placed", "{}")
+    ///     .with(|message| message.headers.append("tenant", "acme"));
     /// assert_eq!(TestCx::of(message).headers().get_text("tenant"), Some("acme"));
     /// ```
     pub fn headers(&self) -> &Headers {
         &self.0.message.headers
     }
 
-    /// The message as it came: body, type, content type, counts.
+    /// Returns the message as it was received: body, type, content type and counts.
     ///
     /// ```
     /// use dwell::{raw::{ContentType, Message}, testing::TestCx};
     ///
     /// let cx = TestCx::of(Message::new("a", "orders.placed", r#"{"order":42}"#));
-    /// assert_eq!((&*cx.message().kind, &cx.message().content_type), ("orders.placed", &ContentType::JSON));
+    /// assert_eq!(
+    ///     (&*cx.message().kind, &cx.message().content_type),
+    ///     ("orders.placed", &ContentType::JSON)
+    /// );
     /// ```
     pub fn message(&self) -> &Message {
         &self.0.message
     }
 
-    /// The topic that it was received from.
+    /// Returns the topic that the message was received from.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -130,7 +136,7 @@ impl Cx {
         &self.0.context.place.topic
     }
 
-    /// The subscription that it was received for.
+    /// Returns the subscription that the message was received for.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -152,12 +158,12 @@ impl Cx {
         &self.0.context.place.subscription
     }
 
-    /// Which run of this message this is, from 1: deferrals and failures both count.
+    /// Returns the number of this run of the message, from 1. Deferrals and failures both count.
     ///
     /// ```
     /// use dwell::{raw::{Attempts, Message}, testing::TestCx};
     ///
-    /// // Deferred once, failed once, and here again.
+    /// // It was deferred once and failed once before this run.
     /// let message = Message::new("a", "orders.placed", "{}")
     ///     .with(|message| message.attempts = Attempts { handled: 2, failed: 1 });
     /// let cx = TestCx::of(message);
@@ -167,7 +173,7 @@ impl Cx {
         self.0.message.attempts.handled.saturating_add(1)
     }
 
-    /// How often it has failed before.
+    /// Returns the number of earlier runs that failed.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -177,8 +183,8 @@ impl Cx {
     /// # struct Charge;
     /// async fn charge(_: Charge, cx: Cx) -> Result<(), Failure> {
     ///     match (cx.attempt(), cx.failures()) {
-    ///         (1, 0) => Err(Failure::defer()),             // which is no failure
-    ///         (2, 0) => Err("the gateway is away".into()), // and this is one
+    ///         (1, 0) => Err(Failure::defer()),             // not a failure
+    ///         (2, 0) => Err("the gateway is down".into()), // a failure
     ///         (3, 1) => Ok(()),
     ///         other => panic!("{other:?}"),
     ///     }
@@ -195,8 +201,9 @@ impl Cx {
         self.0.message.attempts.failed
     }
 
-    /// How often it was handed out since it was put here, where the broker can tell: more than once without an outcome
-    /// means that a worker crashed, or lost it.
+    /// Returns the number of deliveries since the message arrived at its current address, if the
+    /// broker counts them. More than one without an outcome means that a worker crashed or lost its
+    /// lease.
     ///
     /// ```
     /// use dwell::{prelude::*, testing};
@@ -211,7 +218,7 @@ impl Cx {
         self.0.context.deliveries
     }
 
-    /// When it became due, where the transport knows.
+    /// Returns the time when the message became due, if the transport provides it.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -221,7 +228,7 @@ impl Cx {
     /// # struct Remind;
     /// async fn remind(_: Remind, cx: Cx) {
     ///     let late = cx.due().map(|due| cx.now().since(due));
-    ///     assert_eq!(late, Some(Duration::ZERO), "time is virtual here");
+    ///     assert_eq!(late, Some(Duration::ZERO), "the virtual clock shows the due time");
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -235,7 +242,7 @@ impl Cx {
         self.0.context.due
     }
 
-    /// The time, which a test may have under control.
+    /// Returns the current time of the clock of the bus, which a test can control.
     ///
     /// ```
     /// # use dwell::{Timestamp, prelude::*, testing};
@@ -259,7 +266,8 @@ impl Cx {
         self.clock().now()
     }
 
-    /// The clock, to wait on: in a test, its time is under control.
+    /// Returns the clock of the bus. Wait on it instead of the system clock, so that a test can
+    /// control the time.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -274,7 +282,7 @@ impl Cx {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let t = dwell::testing::start(Bus::builder().handle(make_tea)).await?;
     /// t.send(MakeTea).await?;
-    /// t.advance(Duration::from_secs(20)).await; // takes no time at all
+    /// t.advance(Duration::from_secs(20)).await; // returns at once
     /// assert_eq!(t.handled::<MakeTea>(), 1);
     /// # Ok(()) }
     /// ```
@@ -282,7 +290,7 @@ impl Cx {
         &self.0.bus.seams().clock
     }
 
-    /// The bus that this runs on, to cancel and to look around.
+    /// Returns the bus that runs this handler, for example to cancel messages or to query them.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -290,11 +298,13 @@ impl Cx {
     /// # #[message(name = "orders.paid")]
     /// # struct OrderPaid { order: u64 }
     /// async fn stop_reminding(paid: OrderPaid, cx: Cx) -> Result<(), Failure> {
-    ///     cx.bus().cancel(format!("reminder-{}", paid.order)).await?; // there may be none
+    ///     // The result is `NotFound` if no reminder is pending.
+    ///     cx.bus().cancel(format!("reminder-{}", paid.order)).await?;
     ///     Ok(())
     /// }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// # let t = dwell::testing::start(Bus::builder().subscribe("reminder", stop_reminding)).await?;
+    /// # let t =
+    /// #     dwell::testing::start(Bus::builder().subscribe("reminder", stop_reminding)).await?;
     /// # t.publish(OrderPaid { order: 42 }).await?;
     /// # t.run_until_idle().await;
     /// # assert_eq!(t.handled::<OrderPaid>(), 1);
@@ -304,7 +314,7 @@ impl Cx {
         &self.0.bus
     }
 
-    /// Sends a command, within this message's trace.
+    /// Sends a command in the trace of this message.
     ///
     /// ```
     /// # use dwell::{prelude::*, testing};
@@ -322,7 +332,7 @@ impl Cx {
         self.0.bus.send(command).within(self)
     }
 
-    /// Publishes an event, within this message's trace.
+    /// Publishes an event in the trace of this message.
     ///
     /// ```
     /// # use dwell::{prelude::*, testing};
@@ -340,13 +350,13 @@ impl Cx {
         self.0.bus.publish(event).within(self)
     }
 
-    /// Sends a raw message to an address, within this message's trace.
+    /// Sends a raw message to an address, in the trace of this message.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::Address, testing};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let cx = testing::cx();
-    /// cx.post(Address::topic("audit"), cx.message().clone()).await?; // the message itself, to somebody else as well
+    /// cx.post(Address::topic("audit"), cx.message().clone()).await?; // a copy of this message
     /// # assert_eq!(cx.ids(), [cx.id().clone()]);
     /// # Ok(()) }
     /// ```
@@ -354,7 +364,7 @@ impl Cx {
         self.0.bus.post(to, message).within(self)
     }
 
-    /// The trace that this run belongs to.
+    /// Returns the trace context of this run.
     ///
     /// ```
     /// use dwell::{raw::Message, testing::TestCx};
@@ -363,8 +373,8 @@ impl Cx {
     /// let message = Message::new("a", "orders.placed", "{}")
     ///     .with(|message| message.headers.append("traceparent", header));
     /// let trace = TestCx::of(message).trace();
-    /// assert_eq!(trace.trace_id, 0x4bf92f3577b34da6a3ce929d0e0e4736, "the sender's");
-    /// assert_ne!(trace.span_id, 0x00f067aa0ba902b7, "a place of its own");
+    /// assert_eq!(trace.trace_id, 0x4bf92f3577b34da6a3ce929d0e0e4736, "the trace of the sender");
+    /// assert_ne!(trace.span_id, 0x00f067aa0ba902b7, "a new span");
     /// ```
     pub fn trace(&self) -> TraceContext {
         #[cfg(feature = "otel")]

@@ -1,4 +1,4 @@
-//! Inline dispatch: a send returns when what it caused has been handled.
+//! Inline dispatch: a send returns once the messages that it caused are handled.
 
 use dwell_core::{Clock, Envelope, Sent};
 use dwell_engine::{Decided, Engine, Observer, Pump, Stage};
@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Drives the handlers of this process until nothing is left that is due now.
+/// Runs the handlers of this process until no due message is left.
 #[derive(Clone)]
 pub(crate) struct Inline {
     clock: Arc<dyn Clock>,
@@ -14,19 +14,20 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    /// Whether a clock tracks its tasks: it then knows that somebody is busy.
+    /// Returns whether the clock tracks its tasks. Such a clock has no count of task starts while a
+    /// task is busy.
     pub(crate) fn can_drive(clock: &dyn Clock) -> bool {
         let _busy = clock.busy();
         clock.stirrings().is_none()
     }
 
-    /// The clock must [track its tasks](Self::can_drive).
+    /// Creates a dispatcher. The clock must [track its tasks](Self::can_drive).
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, decided: Arc::default() }
     }
 
-    /// Completes when no handler runs and nobody has anything to do. What waits for its time is left alone, and so is
-    /// what was abandoned.
+    /// Completes when no handler runs and no task is busy. Ignores messages that are not due, and
+    /// handlers that exceeded their timeout.
     pub(crate) async fn run_until_idle(&self, engine: &Engine) {
         loop {
             let decided = self.decided.notified();
@@ -34,7 +35,8 @@ impl Inline {
             let before = self.clock.stirrings();
             let in_flight = engine.monitor().in_flight();
             if in_flight.iter().any(|seen| seen.stage == Stage::Processing && !seen.hung) {
-                // A handler waits for something outside; unless all stops, and it is given up.
+                // A handler waits for something outside of this process. Wait for its outcome, or
+                // for the end of all pumps, which abandon it.
                 let pumps = engine.monitor().pumps();
                 if pumps.iter().all(Pump::has_stopped) {
                     return;
@@ -44,7 +46,8 @@ impl Inline {
                     _ = join_all(pumps.iter().map(Pump::stopped)) => {}
                 }
             } else if before.is_some() && self.clock.stirrings() == before {
-                // Nobody has moved while we looked: a handler that was done just then would have sent something.
+                // No task ran during the check. A handler that ended during it would have sent
+                // something.
                 return;
             }
         }

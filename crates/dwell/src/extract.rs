@@ -1,4 +1,4 @@
-//! What a handler asks for beside its message: shared state, and the context of its run.
+//! Parameters of a handler after its message: shared state and the context of the run.
 
 use crate::{cx::Cx, failure::Failure};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-/// Shared state, given to the builder with `.state(…)` and cloned for each run.
+/// Shared state, passed to the builder with `.state(…)` and cloned for each run.
 ///
 /// ```
 /// use dwell::prelude::*;
@@ -25,7 +25,8 @@ use std::{
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-/// let t = dwell::testing::start(Bus::builder().state(App { greeting: "Hello" }).handle(greet)).await?;
+/// let t = dwell::testing::start(Bus::builder().state(App { greeting: "Hello" }).handle(greet))
+///     .await?;
 /// # t.send(Greet { name: "Alice".into() }).await?;
 /// # t.run_until_idle().await;
 /// # assert_eq!(t.handled::<Greet>(), 1);
@@ -35,19 +36,19 @@ use std::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State<T>(pub T);
 
-/// Something that a handler can ask for, after its message: [`State`] or [`Cx`].
+/// A parameter of a handler, after its message: [`State`], [`Cx`] or a type of your own.
 ///
 /// ```
 /// use dwell::{FromCx, prelude::*};
 ///
-/// /// The tenant that a message is for: every handler that takes one has it checked.
+/// /// The tenant of a message. A handler with this parameter refuses messages without a tenant.
 /// struct Tenant(String);
 ///
 /// impl FromCx for Tenant {
 ///     fn from_cx(cx: &Cx) -> Result<Self, Failure> {
 ///         match cx.headers().get_text("tenant") {
 ///             Some(tenant) => Ok(Self(tenant.to_owned())),
-///             None => Err(Failure::invalid("it does not say which tenant it is for")),
+///             None => Err(Failure::invalid("the header `tenant` is missing")),
 ///         }
 ///     }
 /// }
@@ -68,16 +69,17 @@ pub struct State<T>(pub T);
 /// # Ok(()) }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "a handler cannot ask for `{Self}`",
+    message = "`{Self}` cannot be a parameter of a handler",
     note = "after its message, a handler takes `State<T>` for shared state and `Cx` for the context of its run"
 )]
 pub trait FromCx: Sized + Send + 'static {
-    /// The shared state that this needs, if any: its type and name. Checked when the bus is started.
+    /// Returns the type and name of the shared state that this parameter requires, if any. `start`
+    /// checks that the builder has it.
     fn needs() -> Option<(TypeId, &'static str)> {
         None
     }
 
-    /// Takes it from the context of a run. What it fails with is the outcome of the run.
+    /// Extracts the value from the context of a run. An error is the outcome of the run.
     fn from_cx(cx: &Cx) -> Result<Self, Failure>;
 }
 
@@ -97,14 +99,14 @@ impl<T: Clone + Send + Sync + 'static> FromCx for State<T> {
             Some(state) => Ok(Self(state.clone())),
             None => {
                 let text =
-                    format!("no state of type `{}` was given to the bus with `.state(…)`", type_name::<T>());
+                    format!("the bus has no state of type `{}`: add it with `.state(…)`", type_name::<T>());
                 Err(Failure::misconfigured(text))
             }
         }
     }
 }
 
-/// Shared state, one value of each type.
+/// The shared state of a bus, one value for each type.
 #[derive(Clone, Default)]
 pub(crate) struct States(BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>);
 

@@ -1,24 +1,24 @@
-//! Why a handler did not succeed, and what is to become of the message.
+//! The failure of a handler, which determines what happens to the message.
 
 use crate::cx::Cx;
 use dwell_core::{BoxError, Due, Text, Timestamp};
 use dwell_engine::Verdict;
 use std::{fmt, time::Duration};
 
-/// Why a handler did not succeed. Any error becomes one by `?`, and then the retry policy decides; or it is made on
-/// purpose, to say what is to become of the message.
+/// The reason why a handler did not complete a message. `?` converts any error into one, and the
+/// retry policy then applies. The constructors below instead specify what happens to the message.
 ///
 /// ```
 /// use dwell::Failure;
 /// use std::time::Duration;
 ///
 /// fn handle(order: &str, shop_is_open: bool) -> Result<u64, Failure> {
-///     let order: u64 = order.parse()?;                                        // tried again, with backoff
+///     let order: u64 = order.parse()?;                                    // retried, with backoff
 ///     if order == 0 {
-///         return Err(Failure::reject("there is no order 0"));                 // dead letter, at once
+///         return Err(Failure::reject("there is no order 0"));             // dead letter, at once
 ///     }
 ///     if !shop_is_open {
-///         return Err(Failure::defer().after(Duration::from_secs(3600)));      // later; uses up no retry
+///         return Err(Failure::defer().after(Duration::from_secs(3600)));  // later, not a retry
 ///     }
 ///     Ok(order)
 /// }
@@ -31,8 +31,9 @@ use std::{fmt, time::Duration};
 pub struct Failure(Verdict);
 
 impl Failure {
-    /// Again later, to this subscription alone: after the subscription's `defer_delay`, unless [`after`](Self::after)
-    /// or [`at`](Self::at) says when. It uses up no retry.
+    /// Defers the message: it is delivered again, to this subscription only, after the
+    /// `defer_delay` of the subscription. Set another time with [`after`](Self::after) or
+    /// [`at`](Self::at). A deferral does not count as a retry.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -41,7 +42,7 @@ impl Failure {
     /// # #[message(name = "parcels.track")]
     /// # struct Track;
     /// async fn track(_: Track, cx: Cx) -> Result<(), Failure> {
-    ///     if cx.attempt() < 4 { Err(Failure::defer()) } else { Ok(()) } // it has not arrived yet
+    ///     if cx.attempt() < 4 { Err(Failure::defer()) } else { Ok(()) } // not delivered yet
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -55,7 +56,8 @@ impl Failure {
         Self(Verdict::defer_by_default())
     }
 
-    /// When a deferral comes back, counted from now; zero is at once. Any other failure stays as it is.
+    /// Sets the delay of a deferral from now. Zero redelivers at once. Has no effect on other
+    /// failures.
     ///
     /// ```
     /// use dwell::Failure;
@@ -69,7 +71,7 @@ impl Failure {
         self.due(Due::After(delay))
     }
 
-    /// When a deferral comes back. Any other failure stays as it is.
+    /// Sets the due time of a deferral. Has no effect on other failures.
     ///
     /// ```
     /// use dwell::{Failure, Timestamp};
@@ -89,7 +91,7 @@ impl Failure {
         }
     }
 
-    /// Given up, for good: to the dead letters, at once.
+    /// Rejects the message: it becomes a dead letter without a retry.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -104,7 +106,7 @@ impl Failure {
     /// # let t = dwell::testing::start(Bus::builder().handle(charge)).await?;
     /// # t.send(Charge { order: 42 }).await?;
     /// # t.run_until_idle().await;
-    /// assert_eq!((t.dead::<Charge>(), t.failed::<Charge>()), (1, 0), "never tried again");
+    /// assert_eq!((t.dead::<Charge>(), t.failed::<Charge>()), (1, 0), "not retried");
     /// assert_eq!(t.errors::<Charge>(), ["the card of order 42 is stolen"]);
     /// # Ok(()) }
     /// ```
@@ -112,7 +114,8 @@ impl Failure {
         Self(Verdict::Reject(reason.into()))
     }
 
-    /// Back as it came, not counted as handled, and not before the subscription's `release_delay`.
+    /// Releases the message: it is redelivered unchanged after the `release_delay` of the
+    /// subscription, and the run is not counted.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -121,16 +124,19 @@ impl Failure {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "print")]
     /// # struct Print;
-    /// async fn print(_: Print, State(has_paper): State<Arc<AtomicBool>>, cx: Cx) -> Result<(), Failure> {
+    /// type HasPaper = State<Arc<AtomicBool>>;
+    ///
+    /// async fn print(_: Print, State(has_paper): HasPaper, cx: Cx) -> Result<(), Failure> {
     ///     if !has_paper.load(Ordering::Relaxed) {
-    ///         return Err(Failure::release("this printer has no paper")); // another process may have
+    ///         return Err(Failure::release("this printer has no paper"));
     ///     }
-    ///     assert_eq!(cx.attempt(), 1, "a release does not count");
+    ///     assert_eq!(cx.attempt(), 1, "a released run is not counted");
     ///     Ok(())
     /// }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let has_paper = Arc::new(AtomicBool::new(false));
-    /// # let t = dwell::testing::start(Bus::builder().state(has_paper.clone()).handle(print)).await?;
+    /// # let t =
+    /// #     dwell::testing::start(Bus::builder().state(has_paper.clone()).handle(print)).await?;
     /// # t.send(Print).await?;
     /// # t.advance(Duration::from_secs(10)).await;
     /// # has_paper.store(true, Ordering::Relaxed);
@@ -142,40 +148,44 @@ impl Failure {
         Self(Verdict::Release(reason.into()))
     }
 
-    /// The message itself is wrong: to the invalid messages, never tried again.
+    /// Declares the message invalid: it is stored with the invalid messages and not retried.
     ///
     /// ```
     /// use dwell::Failure;
     ///
     /// fn check(quantity: i64) -> Result<u64, Failure> {
-    ///     u64::try_from(quantity).map_err(|_| Failure::invalid("a quantity is not negative"))
+    ///     u64::try_from(quantity).map_err(|_| Failure::invalid("the quantity is negative"))
     /// }
     ///
-    /// assert_eq!(check(-1).unwrap_err().to_string(), "invalid: a quantity is not negative");
+    /// assert_eq!(check(-1).unwrap_err().to_string(), "invalid: the quantity is negative");
     /// ```
     pub fn invalid(reason: impl Into<Text>) -> Self {
         Self(Verdict::Invalid(reason.into()))
     }
 
-    /// This handler cannot work as it is set up: the message goes back, and this subscription stops here, with a status
-    /// that says why.
+    /// Reports that the handler is misconfigured. The message is released, and the subscription
+    /// stops in this process with a status that contains the reason.
     ///
     /// ```
     /// use dwell::Failure;
     ///
     /// fn api_key() -> Result<String, Failure> {
-    ///     std::env::var("MAIL_API_KEY_OF_THE_SHOP").map_err(|_| Failure::misconfigured("MAIL_API_KEY_OF_THE_SHOP is not set"))
+    ///     std::env::var("SHOP_MAIL_API_KEY")
+    ///         .map_err(|_| Failure::misconfigured("SHOP_MAIL_API_KEY is not set"))
     /// }
     ///
-    /// assert_eq!(api_key().unwrap_err().to_string(), "misconfigured: MAIL_API_KEY_OF_THE_SHOP is not set");
+    /// assert_eq!(
+    ///     api_key().unwrap_err().to_string(),
+    ///     "misconfigured: SHOP_MAIL_API_KEY is not set"
+    /// );
     /// ```
     pub fn misconfigured(reason: impl Into<Text>) -> Self {
         Self(Verdict::Misconfigured(reason.into()))
     }
 
-    /// What went wrong, if it is an error, a panic or a timeout, about which the retry policy decides; `None` if somebody
-    /// said on purpose what is to become of the message. A step of your own that deals with errors lets the latter pass, as
-    /// the backstops do.
+    /// Returns the text of an error, a panic or a timeout, to which the retry policy applies.
+    /// Returns `None` for the other failures, which specify what happens to the message. A custom
+    /// step that handles errors should return those unchanged, as the backstops do.
     ///
     /// ```
     /// use dwell::Failure;
@@ -207,7 +217,7 @@ impl<E: Into<BoxError>> From<E> for Failure {
     }
 }
 
-/// An error with all its causes, each said once.
+/// Returns the text of an error and of its causes, without repetitions.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -247,7 +257,7 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// What a handler may return: nothing, or a result whose error becomes a [`Failure`].
+/// The return type of a handler: `()`, or a result whose error converts into a [`Failure`].
 ///
 /// ```
 /// use dwell::{Ending, prelude::*};
@@ -262,7 +272,7 @@ impl fmt::Debug for Failure {
 #[diagnostic::on_unimplemented(
     message = "a handler cannot return `{Self}`",
     note = "it returns nothing, or `Result<(), E>` where `E` is `Failure` or any error",
-    note = "one that returns a value is a job: `.job(function)`, without `#[handler]`, and with steps by `Pipeline::job(function).step(…)`"
+    note = "a function that returns a value is a job handler: `.job(function)`, without `#[handler]`, and with steps by `Pipeline::job(function).step(…)`"
 )]
 pub trait Ending: Send + 'static {
     #[doc(hidden)]
@@ -289,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_error_becomes_a_failure_with_all_its_causes() {
+    fn an_error_converts_with_all_its_causes() {
         let root = std::io::Error::other("disk gone");
         let error = anyhow::Error::from(root).context("could not save").context("order 7");
         let failure: Failure = error.into();
@@ -299,9 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_deferral_has_a_time() {
+    fn after_changes_only_deferrals() {
         let reject = Failure::reject("no");
         assert_eq!(reject.clone().after(Duration::from_secs(1)), reject);
-        assert_ne!(Failure::defer(), Failure::defer().after(Duration::ZERO), "at once is not the default");
+        assert_ne!(
+            Failure::defer(),
+            Failure::defer().after(Duration::ZERO),
+            "a delay of zero differs from the default delay"
+        );
     }
 }

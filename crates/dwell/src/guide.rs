@@ -1,4 +1,4 @@
-//! The README and the guide, whose programs are tests.
+//! Runs the programs in the README and the guide as tests.
 
 macro_rules! pages {
     ($($name:ident: $path:literal,)*) => {$(

@@ -1,4 +1,4 @@
-//! Handlers: plain functions, async or blocking, from a typed message to a result.
+//! Handlers: async or blocking functions from a typed message to a result.
 
 use crate::{codec::decode, cx::Cx, failure::Ending, message::Message, pipeline::Pipeline};
 use dwell_core::BoxFuture;
@@ -10,9 +10,15 @@ use std::{
     sync::Arc,
 };
 
-/// Whatever can be given to the builder as a handler: an `async fn` or a blocking `fn` from a message (and then what it
-/// needs: [`State`](crate::State), [`Cx`]) to nothing or to a result; a function with `#[handler]`; a [`Pipeline`].
-/// `Marker` only tells these apart.
+/// A value that the builder accepts as a handler:
+///
+/// * an `async fn` or a blocking `fn` whose parameters are a message and then up to six of
+///   [`State`](crate::State), [`Cx`] and other [`FromCx`](crate::FromCx) types, and that returns
+///   `()` or a `Result`;
+/// * a function with `#[handler]`;
+/// * a [`Pipeline`].
+///
+/// The type parameter `Marker` only distinguishes these cases.
 ///
 /// ```
 /// use dwell::{IntoHandler, prelude::*};
@@ -35,19 +41,19 @@ use std::{
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     note = "a handler is an `async fn` or a blocking `fn`: a message first, by value, then `State<T>` or `Cx`, returning nothing or `Result<(), E>`",
-    note = "its error is `Failure`, or anything that `?` turns into one; its future must be `Send`",
-    note = "one that returns a value is a job: `.job(function)`, with steps by `Pipeline::job(function).step(…)`",
-    note = "with `#[handler]` on it, the compiler says which part does not fit"
+    note = "its error is `Failure`, or any type that `?` converts into one; its future must be `Send`",
+    note = "a function that returns a value is a job handler: `.job(function)`, with steps by `Pipeline::job(function).step(…)`",
+    note = "with `#[handler]`, the compiler error names the unsuitable part"
 )]
 pub trait IntoHandler<Marker> {
-    /// What it handles.
+    /// The type of message that it handles.
     type Message: Message;
 
-    /// The handler with the steps around it.
+    /// Returns the handler with the steps around it.
     fn into_handler(self) -> Pipeline<Self::Message>;
 }
 
-/// Where a pipeline ends: the function itself.
+/// The innermost part of a pipeline: the function.
 #[derive(Clone)]
 pub(crate) enum Target {
     Async(Arc<AsyncFunction>),
@@ -57,7 +63,7 @@ pub(crate) enum Target {
 type AsyncFunction = dyn Fn(&Cx) -> BoxFuture<'static, Verdict> + Send + Sync;
 type BlockingFunction = dyn Fn(&Cx) -> Verdict + Send + Sync;
 
-/// A function, with what it needs.
+/// A function, and the shared state that it requires.
 pub(crate) struct Function {
     pub(crate) target: Target,
     pub(crate) name: &'static str,
@@ -67,7 +73,7 @@ pub(crate) struct Function {
 /// Marks async functions.
 #[derive(Debug)]
 pub struct Async;
-/// Marks functions with `#[handler]`, which make their pipeline.
+/// Marks functions with `#[handler]`, which return their pipeline.
 #[derive(Debug)]
 pub struct Attributed;
 /// Marks blocking functions.
@@ -75,7 +81,7 @@ pub struct Attributed;
 pub struct Blocking;
 
 impl Function {
-    /// An async one, called after `F`. A panic in it is a failure.
+    /// Creates an async function with the name of `F`. It turns a panic into a failure.
     pub(crate) fn new_async<F, R>(function: impl Fn(Cx) -> R + Send + Sync + 'static) -> Self
     where
         R: Future<Output = Verdict> + Send + 'static,
@@ -86,26 +92,26 @@ impl Function {
         Self { target, name: type_name::<F>(), needs: vec![] }
     }
 
-    /// A blocking one, called after `F`.
+    /// Creates a blocking function with the name of `F`.
     pub(crate) fn new_blocking<F>(function: impl Fn(&Cx) -> Verdict + Send + Sync + 'static) -> Self {
         Self { target: Target::Blocking(Arc::new(function)), name: type_name::<F>(), needs: vec![] }
     }
 
-    /// The same with one more thing that it needs, if that is one that must be given.
+    /// Adds a required type of shared state, if any.
     pub(crate) fn needs(mut self, need: Option<(TypeId, &'static str)>) -> Self {
         self.needs.extend(need);
         self
     }
 }
 
-/// The message that a function takes.
+/// Decodes the message of a run.
 pub(crate) fn read<M: Message>(cx: &Cx) -> Result<M, Verdict> {
     let message = cx.message();
     decode::<M::Codec, M>(&message.content_type, &message.body).map_err(|text| Verdict::Invalid(text.into()))
 }
 
-/// Makes functions handlers, by `$into::$method`: of `$message`s, returning an `$ending`. One macro for handlers of messages
-/// and of jobs, which differ in nothing else.
+/// Implements `$into::$method` for functions that take a `$message` and return an `$ending`.
+/// Handlers of messages and of jobs share this macro because they differ in nothing else.
 macro_rules! handlers {
     ($into:ident::$method:ident, $message:ident, $ending:ident) => {
         $crate::handler::handlers!(@functions $into::$method, $message, $ending;);
@@ -131,7 +137,8 @@ macro_rules! handlers {
                 let function = std::sync::Arc::new(self);
                 let function = $crate::handler::Function::new_async::<F, _>(move |cx| {
                     let function = function.clone();
-                    // All of it in the future, so that a panic on the way to the user's own future is caught with all others.
+                    // Everything runs inside the future, so that a panic before the user's own
+                    // future is also caught.
                     async move {
                         let message = match $crate::handler::read::<M>(&cx) {
                             Ok(message) => message,
@@ -179,7 +186,8 @@ pub(crate) use handlers;
 
 handlers!(IntoHandler::into_handler, Message, Ending);
 
-// Written out, and not by the macro: these are what an error about a function that does not fit points at.
+// These implementations are not generated by the macro, because compiler errors about an unsuitable
+// function point at them.
 
 impl<M: Message> IntoHandler<Pipeline<M>> for Pipeline<M> {
     type Message = M;

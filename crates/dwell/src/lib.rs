@@ -1,7 +1,8 @@
-//! Delayed delivery, deferral and retry over any broker: never early, never lost, always visible.
+//! Delayed delivery, deferral and retry of messages, with the same behaviour on every supported
+//! broker.
 //!
-//! A message is a struct, a handler is a function, and a [`Bus`] brings them together: in this process with
-//! `memory://`, or over a broker by another URL.
+//! A message is a struct and a handler is a function. A [`Bus`] connects them: within this process
+//! with the URL `memory://`, or through a broker with the URL of that broker.
 //!
 //! ```
 //! use dwell::prelude::*;
@@ -27,17 +28,22 @@
 //! }
 //! ```
 //!
-//! What a handler returns decides what becomes of its message: nothing or `Ok` and it is done; an error, a panic or a
-//! timeout and it is tried again with backoff, then kept among the dead letters; a [`Failure`] made on purpose defers,
-//! rejects or releases it. Steps around a handler ([`Pipeline`], or attributes below `#[handler]`) change that for
-//! whole classes of errors.
+//! The return value of a handler determines what happens to its message:
 //!
-//! | feature of `dwell` | brings |
+//! * `()` or `Ok` completes it.
+//! * An error, a panic or a timeout retries it with backoff. After the last retry, it becomes a
+//!   dead letter.
+//! * A [`Failure`] that the handler constructs defers, rejects or releases it.
+//!
+//! Steps around a handler ([`Pipeline`], or attributes below `#[handler]`) change this for whole
+//! classes of errors.
+//!
+//! | feature of `dwell` | adds |
 //! |---|---|
-//! | `sqlite` | the transport of `sqlite://`: durable, in one file, without a server; a C compiler builds it |
-//! | `redis` | the transport of `redis://` and `rediss://` |
-//! | `kafka` | the transport of `kafka://`; needs a C++ compiler, make, and OpenSSL with its headers |
-//! | `axum` | endpoints for jobs in a service of your own |
+//! | `sqlite` | the transport `sqlite://`: durable, in one file, without a server; needs a C compiler |
+//! | `redis` | the transport `redis://` and `rediss://` |
+//! | `kafka` | the transport `kafka://`; needs a C++ compiler, make, and OpenSSL with its headers |
+//! | `axum` | HTTP endpoints for jobs, as an `axum` router |
 //! | `metrics` | metrics for Prometheus |
 //! | `otel` | traces for OpenTelemetry |
 #![forbid(unsafe_code)]
@@ -89,7 +95,7 @@ pub use sending::{Departing, Sending, Sent};
 pub use subscription::Subscription;
 pub use trace::TraceContext;
 
-/// Messages as brokers carry them, and what one needs to look at them.
+/// Untyped messages, and the types of queries and records.
 ///
 /// ```
 /// use dwell::{prelude::*, raw::{Address, Message, Query, State}};
@@ -115,7 +121,7 @@ pub mod raw {
     pub use dwell_engine::{Seen, Stage, Tally};
 }
 
-/// For those who bring something of their own: a transport, a clock, an inbox, an observer.
+/// Extension points: transport, clock, inbox and observer.
 ///
 /// ```
 /// use dwell::{Bus, extend::{Clock, Seams, VirtualClock}};
@@ -135,7 +141,7 @@ pub mod extend {
     pub use dwell_engine::{Decided, Observer, Ran};
 }
 
-/// The settings of a subscription, and what belongs to them.
+/// The settings of a subscription, and their types.
 ///
 /// ```
 /// use dwell::{prelude::*, settings::{DeadLetter, MaxRuns, RetryPolicy}};
@@ -146,7 +152,11 @@ pub mod extend {
 /// # struct OrderPlaced;
 /// # async fn confirm(_: OrderPlaced) {}
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-/// let policy = RetryPolicy { max_retries: 20, max_delay: Duration::from_secs(3600), ..RetryPolicy::default() };
+/// let policy = RetryPolicy {
+///     max_retries: 20,
+///     max_delay: Duration::from_secs(3600),
+///     ..RetryPolicy::default()
+/// };
 /// let mail = Subscription::named("mail")
 ///     .retry(policy)
 ///     .max_runs(MaxRuns::Limited(100))
@@ -159,7 +169,7 @@ pub mod settings {
     pub use dwell_engine::{DeadLetter, DelayMode, MaxRuns, OnUnknown, SubscriptionSettings};
 }
 
-/// What `#[handler]` looks at, one by one.
+/// Checks of the parts of a function with `#[handler]`, one for each part.
 #[doc(hidden)]
 pub mod parts {
     pub fn message<T: crate::Message>() {}
@@ -168,7 +178,7 @@ pub mod parts {
     pub fn future<T: Send>(_: T) {}
 }
 
-/// What a program needs every day.
+/// The names that most programs import.
 ///
 /// ```
 /// use dwell::prelude::*;
@@ -188,7 +198,7 @@ pub mod parts {
 /// assert_eq!(Greet::NAME, "greet");
 /// ```
 ///
-/// It exports no `Context`, `Result` or `Error`: every program has its own.
+/// The prelude exports no `Context`, `Result` or `Error`, because many programs define these names.
 pub mod prelude {
     pub use crate::{
         Builder, Bus, Cancel, Command, Cx, Event, Failure, Message as _, OnConflict, Pipeline, Reschedule,

@@ -1,9 +1,9 @@
-//! What travels: commands and events.
+//! Message types: commands and events.
 
 use crate::codec::Codec;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// A message type: what it is called on the wire, and where it goes. Made by `#[derive(Command)]` and
+/// A message type: its wire name and its topic. Derive it with `#[derive(Command)]` or
 /// `#[derive(Event)]`.
 ///
 /// ```
@@ -21,15 +21,16 @@ use serde::{Serialize, de::DeserializeOwned};
     note = "a message is a struct or an enum with `#[derive(Command)]` or `#[derive(Event)]`, and with serde's `Serialize` and `Deserialize`"
 )]
 pub trait Message: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Its type on the wire. It stays when the Rust type is moved or renamed.
+    /// The type name on the wire. It stays the same when the Rust type is moved or renamed.
     const NAME: &'static str;
-    /// The topic that it goes to, unless the configuration says otherwise.
+    /// The topic of the message, unless the configuration sets another.
     const TOPIC: &'static str = Self::NAME;
-    /// How it is written and read.
+    /// The codec of the message body.
     type Codec: Codec;
 }
 
-/// A message that asks for something to be done: it has one handler, and is sent with [`Bus::send`](crate::Bus::send).
+/// A message that requests an action. It has exactly one handler, and is sent with
+/// [`Bus::send`](crate::Bus::send).
 ///
 /// ```
 /// use dwell::prelude::*;
@@ -45,18 +46,18 @@ pub trait Message: Serialize + DeserializeOwned + Send + Sync + 'static {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a command",
-    label = "only a command can be sent, and only to the one who handles it",
+    label = "only a command can be sent; it has exactly one handler",
     note = "an event is published with `publish` and handled by `.subscribe(name, handler)`; a command has `#[derive(Command)]`"
 )]
 pub trait Command: Message {}
 
-/// A message that says what has happened: any number of subscriptions get it. It is published with
-/// [`Bus::publish`](crate::Bus::publish).
+/// A message that reports that something happened. Any number of subscriptions can receive it. It
+/// is published with [`Bus::publish`](crate::Bus::publish).
 ///
 /// ```
 /// use dwell::prelude::*;
 ///
-/// /// An enum is a message, too: its variants travel under one name.
+/// /// An enum is also a message: all variants have the same wire name.
 /// #[derive(Event, Serialize, Deserialize)]
 /// #[message(name = "orders.changed")]
 /// enum OrderChanged {
@@ -71,7 +72,7 @@ pub trait Command: Message {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an event",
-    label = "only an event can be published, to all who subscribed",
+    label = "only an event can be published; each of its subscriptions receives it",
     note = "a command is sent with `send` and handled by `.handle(handler)`; an event has `#[derive(Event)]`"
 )]
 pub trait Event: Message {}

@@ -1,14 +1,14 @@
-//! Several observers as one.
+//! A combination of several observers.
 
 use dwell_core::{Envelope, Sent};
 use dwell_engine::{Decided, Observer};
 use std::sync::Arc;
 
-/// Tells each of them, in order.
+/// Notifies each observer, in order.
 pub(crate) struct Observers(pub(crate) Vec<Arc<dyn Observer>>);
 
 impl Observers {
-    /// `None` if there is nobody to tell: then nothing is measured.
+    /// Combines observers. Returns `None` if there are none, so that nothing is measured.
     pub(crate) fn of(mut all: Vec<Arc<dyn Observer>>) -> Option<Arc<dyn Observer>> {
         match all.len() {
             0 => None,

@@ -1,4 +1,4 @@
-//! What was given to the builder, checked and sorted by subscription.
+//! The handlers of a builder, validated and grouped by subscription.
 
 use crate::{
     codec::decode,
@@ -20,14 +20,14 @@ use std::{
     time::Duration,
 };
 
-/// One handler, as it was given to the builder.
+/// One handler as registered with the builder.
 pub(crate) struct Registered {
     subscription: Option<Subscription>,
     of: OwnType,
     rust_type: &'static str,
-    /// A job's own; of others, that of their type.
+    /// The topic of the job type, or the default topic of the message type.
     topic: Text,
-    /// How to see whether the payload of a job can be read; `None` for what is no job.
+    /// Check of the payload of a job; `None` if this is not a job.
     job: Option<Check>,
     handler: Result<Built>,
 }
@@ -48,7 +48,8 @@ impl Registered {
         }
     }
 
-    /// A handler of jobs: its topic is that of its type, and its subscription has the same name.
+    /// Creates a job handler. Topic and subscription both have the name that belongs to the job
+    /// type.
     pub(crate) fn job<M: Command>(mut subscription: Subscription, handler: Pipeline<M>) -> Self {
         let topic = jobs::topic_of(M::NAME);
         subscription.settings.name = topic.clone();
@@ -62,22 +63,22 @@ impl Registered {
 pub(crate) struct Group {
     pub(crate) settings: SubscriptionSettings,
     pub(crate) chains: BTreeMap<Text, Arc<Chain>>,
-    /// As code described it, to see whether two descriptions agree.
+    /// The subscription as set in code, to detect contradicting registrations.
     described: Option<Subscription>,
     retries: BTreeMap<String, RetryOverride>,
     handlers: Vec<(Text, Text, bool)>,
-    /// The longest delay that a step of its handlers can ask for.
+    /// The longest delay that a step of its handlers can request.
     pub(crate) longest_delay: Duration,
-    /// It carries jobs, and this is how to see whether the payload of one can be read.
+    /// Check of the payload of a job, if the subscription carries jobs.
     job: Option<Check>,
 }
 
-/// All of them.
+/// All handlers of a bus.
 pub(crate) struct Registry {
     pub(crate) groups: Vec<Group>,
-    /// The types of messages, not of jobs, that have a handler here.
+    /// The message types, without jobs, that have a handler on this bus.
     pub(crate) handled: Vec<OwnType>,
-    /// What the configuration says about topics, by type.
+    /// The configured topics, by message type.
     pub(crate) topics: BTreeMap<String, Text>,
 }
 
@@ -101,14 +102,14 @@ impl Registry {
                 *types.entry(one.of.kind).and_modify(|_| {}).or_insert((one.of.type_id, one.rust_type));
             if types[one.of.kind].0 != one.of.type_id {
                 return Err(refused(format!(
-                    "the types `{first}` and `{}` are both called `{}` on the wire: give one of them another name",
+                    "the types `{first}` and `{}` have the same wire name `{}`: change the name of one of them",
                     one.rust_type, one.of.kind
                 )));
             }
             for (id, name) in &built.needs {
                 if !states.has(*id) {
                     return Err(refused(format!(
-                        "the handler `{handler}` asks for `State<{name}>`, and no such state was given: add \
+                        "the handler `{handler}` takes `State<{name}>`, but the builder has no such state: add \
                          `.state(…)` with a value of type `{name}`"
                     )));
                 }
@@ -118,8 +119,8 @@ impl Registry {
                     jobs::check_kind(one.of.kind)?;
                     if built.needs_inbox {
                         return Err(refused(format!(
-                            "the handler `{handler}` of jobs has the step `inbox`, which would complete a job that is handed \
-                             out again without its result: remove the step; a job of one id is submitted once"
+                            "the job handler `{handler}` has the step `inbox`, which would complete a redelivered job without \
+                             its result: remove the step; submissions with the same id already create one job"
                         )));
                     }
                     one.topic
@@ -137,14 +138,14 @@ impl Registry {
                 .clone();
             if command != one.of.command {
                 return Err(refused(format!(
-                    "the topic `{topic}` has commands and events, `{other}` and `{handler}` handle them: give one of \
-                     the two message types a topic of its own"
+                    "the topic `{topic}` has commands and events (handlers `{other}` and `{handler}`): set another topic \
+                     for one of the two message types"
                 )));
             }
             if command && others != name {
                 return Err(refused(format!(
-                    "commands of the topic `{topic}` have two subscriptions, `{others}` and `{name}`, of `{other}` and \
-                     `{handler}`: each would get every command; keep one"
+                    "the commands of the topic `{topic}` have two subscriptions, `{others}` (handler `{other}`) and `{name}` \
+                     (handler `{handler}`), and each would receive every command: use one subscription"
                 )));
             }
             let group = groups.entry((topic.clone(), name.clone())).or_insert_with(|| Group {
@@ -165,12 +166,12 @@ impl Registry {
         Ok(Self { groups, handled, topics })
     }
 
-    /// Every type that is handled here.
+    /// Returns every message type that has a handler on this bus.
     pub(crate) fn kinds(&self) -> Vec<Text> {
         self.groups.iter().flat_map(|group| group.chains.keys().cloned()).collect()
     }
 
-    /// Those that are jobs.
+    /// Returns the types of jobs that have a handler on this bus.
     pub(crate) fn jobs(&self) -> Vec<(Text, Handled)> {
         let jobs = self.groups.iter().filter_map(|group| Some((group, group.job?)));
         jobs.flat_map(|(group, check)| {
@@ -184,18 +185,22 @@ impl Registry {
         let needs = |group: &&Group| group.handlers.iter().any(|(.., needs)| *needs);
         match self.groups.iter().find(needs) {
             Some(group) if !there_is_one => {
-                let (handler, ..) =
-                    group.handlers.iter().find(|(.., needs)| *needs).expect("it was found to have one");
+                let (handler, ..) = group
+                    .handlers
+                    .iter()
+                    .find(|(.., needs)| *needs)
+                    .expect("this group has a handler with an inbox");
                 Err(refused(format!(
-                    "the handler `{handler}` has the step `inbox`, and neither the transport nor a store can remember what \
-                     was handled: set `[scheduler] url` to a store that can, for instance \"sqlite://dwell.db\""
+                    "the handler `{handler}` has the step `inbox`, but neither the transport nor a store supports an inbox: \
+                     set `[scheduler] url` to a store that does, for example \"sqlite://dwell.db\""
                 )))
             }
             _ => Ok(()),
         }
     }
 
-    /// Most likely misspelt; or meant for another program that reads the same file.
+    /// Warns about configured types and subscriptions that do not exist on this bus. They are
+    /// probably misspelt, or meant for another program that reads the same file.
     pub(crate) fn warn_about_what_is_not_here(&self, config: &Config) {
         let (known, general) = (self.kinds(), config.overrides());
         for kind in general.keys() {
@@ -203,20 +208,20 @@ impl Registry {
                 let hint = hint(kind, known.iter().map(|known| &**known));
                 tracing::warn!(
                     target: "dwell", kind,
-                    "`[[retry.override]]` names the type `{kind}`, which nobody here handles{hint}"
+                    "`[[retry.override]]` names the type `{kind}`, which has no handler on this bus{hint}"
                 );
             }
         }
         for Group { settings, chains, .. } in &self.groups {
-            // What was said about all subscriptions is meant for those that handle it.
+            // General overrides may be meant for other subscriptions.
             let own = settings.overrides.keys().filter(|kind| !general.contains_key(*kind));
             for kind in own.filter(|kind| !chains.contains_key(kind.as_str())) {
                 let (topic, subscription) = (&*settings.topic, &*settings.name);
                 let hint = hint(kind, chains.keys().map(|known| &**known));
                 tracing::warn!(
                     target: "dwell", kind, topic, subscription,
-                    "`overrides` of the subscription `{topic}/{subscription}` names the type `{kind}`, which nobody \
-                     handles there{hint}"
+                    "`overrides` of the subscription `{topic}/{subscription}` names the type `{kind}`, which has no \
+                     handler there{hint}"
                 );
             }
         }
@@ -240,7 +245,8 @@ fn hint<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
 }
 
 impl Group {
-    /// Several handlers may share a subscription; its settings are given once.
+    /// Records the settings of the subscription. Several handlers can share a subscription. Those
+    /// that set its settings must agree; the others pass only its name.
     fn describe(&mut self, described: Subscription, topic: &str) -> Result<()> {
         let is_plain = |subscription: &Subscription| {
             *subscription == Subscription::named(subscription.settings.name.clone())
@@ -249,8 +255,8 @@ impl Group {
             Some(first) if is_plain(&described) || *first == described => {}
             Some(first) if !is_plain(first) => {
                 return Err(refused(format!(
-                    "the subscription `{topic}/{}` is described twice, with different settings: give them once, and its \
-                     name alone to the other handlers",
+                    "the subscription `{topic}/{}` is described twice with different settings: pass the settings with one \
+                     handler, and only its name with the others",
                     described.settings.name
                 )));
             }
@@ -269,8 +275,8 @@ impl Group {
                     "the command `{kind}` has two handlers, `{first}` and `{name}`: a command has exactly one"
                 ),
                 false => format!(
-                    "the event `{kind}` has two handlers in the subscription `{place}`, `{first}` and `{name}`: give each \
-                     a subscription of its own, so that a retry of one never reruns the other"
+                    "the event `{kind}` has two handlers in the subscription `{place}`, `{first}` and `{name}`: use a \
+                     separate subscription for each, so that a retry of one never reruns the other"
                 ),
             }));
         }
@@ -280,7 +286,8 @@ impl Group {
         Ok(())
     }
 
-    /// Code over the general configuration, and what the configuration says about this one over code.
+    /// Combines the settings. Those of code override the general configuration, and the
+    /// configuration of this subscription overrides code.
     fn finish(mut self, config: &Config) -> Result<Self> {
         let described = self.described.take().expect("a group has at least one handler");
         let Subscription { mut settings, sets_retry } = described;
@@ -310,7 +317,7 @@ impl Group {
     }
 }
 
-/// What the configuration says about this subscription stands over what code says about its types.
+/// Removes the overrides of a type that the configuration of the subscription sets.
 fn give_way(special: &mut RetryOverride, overlay: &Overlay) {
     let written = overlay.settings();
     let retry =
@@ -322,7 +329,7 @@ fn give_way(special: &mut RetryOverride, overlay: &Overlay) {
     special.handler_timeout = special.handler_timeout.filter(|_| !written.contains_key("handler_timeout"));
 }
 
-/// A first wait that is longer than the longest would be cut short in silence.
+/// Refuses a `base_delay` above the `max_delay`, which would be cut without a warning.
 fn check_delays(settings: &SubscriptionSettings) -> Result<()> {
     let policies = settings.retry_policies();
     let types = settings.overrides.keys().map(|kind| (Some(kind), policies.of(kind)));
@@ -342,7 +349,7 @@ fn check_delays(settings: &SubscriptionSettings) -> Result<()> {
     Ok(())
 }
 
-/// The first where it says something, else the second.
+/// Combines two overrides; values of the first take precedence.
 fn over(first: RetryOverride, second: RetryOverride) -> RetryOverride {
     RetryOverride {
         max_retries: first.max_retries.or(second.max_retries),

@@ -1,4 +1,4 @@
-//! Where messages of a type go.
+//! Routes: the topics of message types.
 
 use crate::message::Message;
 use dwell_core::{Address, Result, Text, TypeName, check_user_topic};
@@ -12,28 +12,28 @@ use std::{
     },
 };
 
-/// Where messages of one type go, or those that are posted to a topic.
+/// The destination of messages of one type, or of messages posted to a topic.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) kind: TypeName,
     pub(crate) to: Address,
     pub(crate) role: Role,
-    /// A handler of this bus handles it.
+    /// Set if a handler of this bus handles the type.
     pub(crate) handled_here: bool,
-    /// Its topic was seen to be there.
+    /// Set once the topic is known to exist.
     is_there: AtomicBool,
 }
 
-/// As what a message is sent.
+/// The kind of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Command,
     Event,
-    /// Raw: nobody said which of the two.
+    /// A raw message, which is neither known to be a command nor an event.
     Posted,
 }
 
-/// A type that has a handler here.
+/// A message type that has a handler on this bus.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnType {
     pub(crate) type_id: TypeId,
@@ -68,19 +68,21 @@ impl Role {
     }
 }
 
-/// The topics of all types: of those that are handled here from the start, of others from their first send.
+/// The routes of all message types. Types with a handler are added at the start, others with their
+/// first send.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     topics: BTreeMap<String, Text>,
-    /// Types that have a handler here: never changed, and so without a lock.
+    /// Types with a handler on this bus. They never change, so they need no lock.
     handled: BTreeMap<TypeId, Arc<Route>>,
     others: RwLock<BTreeMap<TypeId, Arc<Route>>>,
-    /// Topics to which something can be posted: they were seen to be there.
+    /// Topics that are known to exist and accept posted messages.
     posted: RwLock<BTreeSet<Text>>,
 }
 
 impl Routes {
-    /// `topics` is what the configuration says, by type name. `handled` are the types that have a handler here.
+    /// Creates the routes. `topics` are the configured topics by type name, and `handled` the types
+    /// that have a handler.
     pub(crate) fn new(topics: BTreeMap<String, Text>, handled: impl IntoIterator<Item = OwnType>) -> Self {
         let route = |one: OwnType| {
             let to = Address::Topic(Self::topic(&topics, one.kind, one.topic));
@@ -92,7 +94,7 @@ impl Routes {
         Self { topics, handled, others: RwLock::default(), posted }
     }
 
-    /// The topic of a type, by its names.
+    /// Returns the configured topic of a type, or its default.
     pub(crate) fn topic(topics: &BTreeMap<String, Text>, name: &str, topic: &str) -> Text {
         topics.get(name).cloned().unwrap_or_else(|| topic.into())
     }
@@ -116,7 +118,8 @@ impl Routes {
         Ok(route)
     }
 
-    /// The way of what is posted to a topic, unless that is known to be there. A subscription is there, or it is not.
+    /// Returns the route for a post to a topic, unless the topic is known to exist. Posts to a
+    /// subscription have no route, because a subscription is never created by a send.
     pub(crate) fn of_posted(&self, to: &Address) -> Option<Arc<Route>> {
         let Address::Topic(topic) = to else { return None };
         (!self.takes_posts(topic)).then(|| Arc::new(Route::new("", to.clone(), Role::Posted, false)))
@@ -126,12 +129,13 @@ impl Routes {
         self.posted.read().unwrap_or_else(PoisonError::into_inner).contains(topic)
     }
 
-    /// Whether the topic of this route was seen to be there. Each post has a route of its own: another one may have seen it.
+    /// Returns whether the topic of a route is known to exist. Each post has a separate route, so
+    /// another one may have found it.
     pub(crate) fn is_there(&self, route: &Route) -> bool {
         route.is_there() || route.role == Role::Posted && self.takes_posts(route.topic())
     }
 
-    /// The topic of this route was seen to be there.
+    /// Records that the topic of a route exists.
     pub(crate) fn found(&self, route: &Route) {
         route.is_there.store(true, Ordering::Relaxed);
         if route.role == Role::Posted {

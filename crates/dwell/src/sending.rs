@@ -1,4 +1,4 @@
-//! A send that is being written: when, under which id, with which key.
+//! A send: its due time, id, key and headers.
 
 use crate::{bus::Bus, cx::Cx, route::Route};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// A message on its way to the bus. Nothing happens before it is awaited.
+/// A send that is being prepared. The message is sent when this value is awaited.
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -43,15 +43,16 @@ pub struct Sending {
     pub(crate) draft: Draft,
 }
 
-/// What is being written.
+/// The message of a send, and the options that affect its envelope.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) envelope: Result<Envelope>,
-    /// Where it goes, unless the topic is known to be there.
+    /// The route, unless its topic is already known to exist.
     pub(crate) route: Option<Arc<Route>>,
     chooses_id: bool,
     on_conflict: Option<OnConflict>,
-    /// The run of a handler that sends it: it takes the trace on, and inline dispatch does not wait for what it caused.
+    /// The run of a handler that sends the message. The message continues its trace, and inline
+    /// dispatch does not wait for the messages that it caused.
     pub(crate) from: Option<Cx>,
 }
 
@@ -68,18 +69,20 @@ pub(crate) struct Draft {
 /// let first = bus.publish(OrderPlaced { order: 42 }).id("order-42").await?;
 /// assert_eq!((&*first.topic, first.due, first.duplicate), ("orders", None, false));
 /// let again = bus.publish(OrderPlaced { order: 42 }).id("order-42").await?;
-/// assert!(again.duplicate, "it was sent once");
+/// assert!(again.duplicate, "the message was sent once");
 /// # bus.shutdown().await }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sent {
-    /// The message's id: what `cancel` and `reschedule` take.
+    /// The id of the message, for `cancel` and `reschedule`.
     pub id: MessageId,
-    /// Where it went.
+    /// The topic that it was sent to.
     pub topic: Text,
-    /// When it is due, on the clock of whoever holds it; `None` if it went at once.
+    /// The due time, on the clock of the broker or store that holds the message; `None` if it was
+    /// due at once.
     pub due: Option<Timestamp>,
-    /// The id was sent before with the same content: nothing was sent again, and `due` is the first one's.
+    /// Set if the same content was already sent with this id. Nothing was sent again, and `due` is
+    /// that of the first send.
     pub duplicate: bool,
 }
 
@@ -94,7 +97,7 @@ impl Sending {
         self
     }
 
-    /// From within the run of a handler: in its trace.
+    /// Marks this as a send of a handler, which continues its trace.
     pub(crate) fn within(mut self, cx: &Cx) -> Self {
         self.draft.from = Some(cx.clone());
         self
@@ -107,7 +110,7 @@ impl Sending {
         self
     }
 
-    /// Not before this long from now, on the clock of whoever holds it.
+    /// Delays the message by a duration, on the clock of the broker or store that holds it.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -129,7 +132,7 @@ impl Sending {
         self.change(|envelope| envelope.due = Due::After(delay))
     }
 
-    /// Not before this time. A past time is at once.
+    /// Delays the message until a time. A past time sends it at once.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -150,7 +153,8 @@ impl Sending {
         self.change(|envelope| envelope.due = Due::At(time))
     }
 
-    /// The business key: to find it by, and to keep the order of messages with the same key.
+    /// Sets the business key. Messages can be queried by key, and those with the same key are
+    /// handled in order.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::{Change, RecordQuery}};
@@ -162,18 +166,25 @@ impl Sending {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let bus = Bus::builder().handle(remind).start("memory://").await?;
     /// for (text, days) in [("please", 5), ("now", 10)] {
-    ///     bus.send(Remind { text: text.into() }).key("order-42").after(Duration::from_secs(days * 86_400)).await?;
+    ///     bus.send(Remind { text: text.into() })
+    ///         .key("order-42")
+    ///         .after(Duration::from_secs(days * 86_400))
+    ///         .await?;
     /// }
-    /// // It is paid: all that waits for this order is cancelled at once.
+    /// // Once the order is paid, one call cancels all its pending reminders.
     /// let of_order = RecordQuery { key: Some("order-42".into()), ..RecordQuery::default() };
-    /// assert_eq!(bus.monitor().change_all(of_order, Change::Cancel, "payments").await?.changed, 2);
+    /// assert_eq!(
+    ///     bus.monitor().change_all(of_order, Change::Cancel, "payments").await?.changed,
+    ///     2
+    /// );
     /// # bus.shutdown().await }
     /// ```
     pub fn key(self, key: impl Into<String>) -> Self {
         self.change(|envelope| envelope.message.key = Some(Bytes::from(key.into())))
     }
 
-    /// An id of your own, which makes the send repeatable: the same content under it is sent once.
+    /// Sets the id of the message, which makes the send idempotent: the same content is sent once
+    /// for each id.
     ///
     /// ```
     /// # use dwell::{ErrorKind, prelude::*};
@@ -195,7 +206,7 @@ impl Sending {
         self.change(|envelope| envelope.message.id = id.into())
     }
 
-    /// One more header. Names that Dwell writes itself are refused.
+    /// Adds a header. The names of headers that Dwell writes are refused.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -217,9 +228,10 @@ impl Sending {
         self.change(|envelope| envelope.message.headers.append(name, value))
     }
 
-    /// What to do if something else was sent under the same id: fail, which is what happens unless set, or replace it
-    /// if it still waits. One that has gone on its way is a `Conflict`; one that comes due in the very moment in which it is
-    /// replaced may be handled as well.
+    /// Sets what happens if another message was already sent with this id. By default, the send
+    /// fails. `Replace` replaces the earlier message while it is pending. If it has already been
+    /// forwarded or delivered, the send fails with `Conflict`. If it becomes due during the
+    /// replacement, both messages may be handled.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -235,7 +247,7 @@ impl Sending {
     /// let firm = t.send(Remind { text: "pay NOW".into() }).id("reminder-42").after(minute);
     /// firm.on_conflict(OnConflict::Replace).await?;
     /// t.advance(minute).await;
-    /// assert_eq!(t.handled::<Remind>(), 1, "the second, and never the first");
+    /// assert_eq!(t.handled::<Remind>(), 1, "only the second one");
     /// # Ok(()) }
     /// ```
     pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
@@ -243,7 +255,8 @@ impl Sending {
         self
     }
 
-    /// Sends from a thread that may block, such as a blocking handler's. In async code, await it instead.
+    /// Sends the message and blocks until it is confirmed, for use in blocking handlers. In async
+    /// code, await the send instead.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -253,7 +266,7 @@ impl Sending {
     /// # #[derive(Event, Serialize, Deserialize)]
     /// # #[message(name = "images.resized")]
     /// # struct Resized { image: String }
-    /// /// It blocks, and so it has a thread of its own.
+    /// /// A blocking function, which runs on a separate thread.
     /// fn resize(job: Resize, cx: Cx) -> Result<(), Failure> {
     ///     cx.publish(Resized { image: job.image }).wait()?;
     ///     Ok(())
@@ -268,11 +281,12 @@ impl Sending {
     /// ```
     pub fn wait(self) -> Result<Sent> {
         if tokio::runtime::Handle::try_current().is_ok() {
-            let text = "`wait` would block the thread that async tasks run on: await the send instead";
+            let text = "`wait` would block the thread of an async task: await the send instead";
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let Some(runtime) = self.bus.runtime().cloned() else {
-            let text = "`wait` needs the runtime that the bus was started on, and there is none";
+            let text =
+                "`wait` needs a Tokio runtime, but the bus was started without one: await the send instead";
             return Err(Error::new(ErrorKind::Invalid, text));
         };
         runtime.block_on(self.into_future())
@@ -280,12 +294,12 @@ impl Sending {
 }
 
 impl Draft {
-    /// Completes the envelope with what its id asks for.
+    /// Sets the conflict rule of the envelope, and returns the envelope.
     pub(crate) fn seal(&mut self, bus: &Bus) -> Result<&Envelope> {
         let envelope = self.envelope.as_mut().map_err(|error| error.again())?;
         if !self.chooses_id {
             if self.on_conflict.is_some() {
-                let text = "`on_conflict` needs an id of your own: nobody else knows a generated one";
+                let text = "`on_conflict` requires an id: set one with `.id(…)`";
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
             return Ok(envelope);
@@ -293,8 +307,8 @@ impl Draft {
         let remembers = bus.remembers_ids();
         if self.on_conflict.is_some() && !remembers {
             let text = format!(
-                "this transport does not remember ids, so that `on_conflict` cannot work for message {}: leave it out, or \
-                 send by way of a store with `[scheduler] url` and `delay = \"scheduler\"`",
+                "`on_conflict` of message {} is not supported: the transport does not record ids. Remove it, or send \
+                 through a store with `[scheduler] url` and `delay = \"scheduler\"`",
                 envelope.message.id
             );
             return Err(Error::new(ErrorKind::Unsupported, text));
@@ -313,7 +327,7 @@ impl IntoFuture for Sending {
     }
 }
 
-/// A [`Sending`] that is awaited.
+/// The future of a [`Sending`].
 ///
 /// ```
 /// # use dwell::{Departing, prelude::*};
@@ -323,9 +337,9 @@ impl IntoFuture for Sending {
 /// # async fn confirm(_: OrderPlaced) {}
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
 /// # let bus = Bus::builder().subscribe("mail", confirm).start("memory://").await?;
-/// // To be kept in a struct, or given to whatever takes a future.
+/// // The named type allows a struct to store the future.
 /// let departing: Departing = bus.publish(OrderPlaced { order: 42 }).into_future();
-/// let sent = tokio::spawn(departing).await.expect("it does not panic")?;
+/// let sent = tokio::spawn(departing).await.expect("the send does not panic")?;
 /// assert_eq!(&*sent.topic, "orders.placed");
 /// # bus.shutdown().await }
 /// ```
@@ -334,9 +348,9 @@ impl IntoFuture for Sending {
 pub struct Departing(Stage);
 
 enum Stage {
-    /// Nothing has happened yet; `None` once it is done.
+    /// The send has not started. `None` once it has completed.
     Written(Option<Sending>),
-    /// It waits for a broker.
+    /// The send waits for its confirmation.
     Waiting(BoxFuture<'static, Result<Sent>>),
 }
 
@@ -345,9 +359,10 @@ impl Future for Departing {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Stage::Written(written) = &mut self.0 {
-            // Whoever sends over and over, and never has to wait, would keep a thread to itself.
+            // Without this, a task that sends in a loop and never has to wait would block its
+            // thread.
             std::task::ready!(pin!(take_turns()).poll(cx));
-            let Sending { bus, draft } = written.take().expect("a send is not polled after it is done");
+            let Sending { bus, draft } = written.take().expect("a send is not polled after it completed");
             match bus.send_at_once(draft) {
                 Ok(result) => return Poll::Ready(result),
                 Err(mut draft) => {
@@ -357,7 +372,7 @@ impl Future for Departing {
         }
         match &mut self.0 {
             Stage::Waiting(waiting) => waiting.as_mut().poll(cx),
-            Stage::Written(_) => unreachable!("what was written is on its way"),
+            Stage::Written(_) => unreachable!("a prepared send was started above"),
         }
     }
 }

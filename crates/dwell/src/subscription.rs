@@ -1,10 +1,11 @@
-//! A subscription, as code describes it.
+//! The settings of a subscription in code.
 
 use dwell_core::{RetryPolicy, Text};
 use dwell_engine::{DeadLetter, MaxRuns, OnUnknown, SubscriptionSettings};
 use std::time::Duration;
 
-/// A subscription and its settings. A plain name has the defaults. What the configuration says about it comes on top.
+/// A subscription and its settings. A plain name has the default settings. The configuration of the
+/// subscription overrides the settings of code.
 ///
 /// ```
 /// use dwell::{prelude::*, settings::{MaxRuns, OnUnknown, RetryPolicy}};
@@ -17,7 +18,7 @@ use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
 /// let mail = Subscription::named("mail")
 ///     .performers(2)
-///     .concurrency(8) // sixteen at a time, then
+///     .concurrency(8) // 2 performers with 8 each: 16 at once
 ///     .ordered(false)
 ///     .rate(50.0)
 ///     .handler_timeout(Duration::from_secs(5))
@@ -48,7 +49,7 @@ macro_rules! setters {
 }
 
 impl Subscription {
-    /// With the defaults. One copy of each message goes to each name.
+    /// Creates a subscription with default settings. Each name receives one copy of each message.
     ///
     /// ```
     /// use dwell::Subscription;
@@ -61,7 +62,7 @@ impl Subscription {
     }
 
     setters! {
-        /// Handlers that run at one time, for each performer. 1 unless set.
+        /// Sets the number of handlers that each performer runs concurrently. Default: 1.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
@@ -69,19 +70,22 @@ impl Subscription {
         /// # #[derive(Event, Serialize, Deserialize)]
         /// # #[message(name = "orders.placed", topic = "orders")]
         /// # struct OrderPlaced { order: u64 }
-        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { cx.clock().sleep(Duration::from_secs(1)).await; }
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () {
+        /// #     cx.clock().sleep(Duration::from_secs(1)).await;
+        /// # }
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), dwell::Error> {
         /// let mail = Subscription::named("mail").concurrency(5);
         /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
         /// for order in 0..10 {
         ///     t.publish(OrderPlaced { order }).await?;
         /// }
-        /// t.advance(Duration::from_secs(1)).await; // which is what each of them takes
+        /// t.advance(Duration::from_secs(1)).await; // each takes one second
         /// assert_eq!(t.handled::<OrderPlaced>(), 5);
         /// # Ok(()) }
         /// ```
         concurrency: usize,
-        /// Consumers, each with a loop of its own. 1 unless set.
+        /// Sets the number of performers. Each has a consumer and a receive loop. Default: 1.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
@@ -89,19 +93,24 @@ impl Subscription {
         /// # #[derive(Event, Serialize, Deserialize)]
         /// # #[message(name = "orders.placed", topic = "orders")]
         /// # struct OrderPlaced { order: u64 }
-        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { cx.clock().sleep(Duration::from_secs(1)).await; }
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-        /// let mail = Subscription::named("mail").performers(2).with(|settings| settings.batch = 1);
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () {
+        /// #     cx.clock().sleep(Duration::from_secs(1)).await;
+        /// # }
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), dwell::Error> {
+        /// let mail =
+        ///     Subscription::named("mail").performers(2).with(|settings| settings.batch = 1);
         /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
         /// for order in 0..10 {
         ///     t.publish(OrderPlaced { order }).await?;
         /// }
-        /// t.advance(Duration::from_secs(1)).await; // which is what each of them takes
+        /// t.advance(Duration::from_secs(1)).await; // each takes one second
         /// assert_eq!(t.handled::<OrderPlaced>(), 2);
         /// # Ok(()) }
         /// ```
         performers: usize,
-        /// Whether messages with one key are handled one after the other. They are unless set.
+        /// Sets whether messages with the same key are handled one after the other. Default:
+        /// `true`.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
@@ -109,20 +118,24 @@ impl Subscription {
         /// # #[derive(Event, Serialize, Deserialize)]
         /// # #[message(name = "orders.placed", topic = "orders")]
         /// # struct OrderPlaced { order: u64 }
-        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { cx.clock().sleep(Duration::from_secs(1)).await; }
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () {
+        /// #     cx.clock().sleep(Duration::from_secs(1)).await;
+        /// # }
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), dwell::Error> {
         /// let mail = Subscription::named("mail").concurrency(10).ordered(false);
         /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
         /// for order in 0..10 {
         ///     t.publish(OrderPlaced { order }).key("acme").await?;
         /// }
-        /// t.advance(Duration::from_secs(1)).await; // which is what each of them takes
+        /// t.advance(Duration::from_secs(1)).await; // each takes one second
         /// assert_eq!(t.handled::<OrderPlaced>(), 10);
         /// # Ok(()) }
         /// ```
         ordered: bool,
-        /// How often a message may run in all, deferrals included. 1000 unless set. A consumer of a dead-letter topic does
-        /// not dead-letter again: it retries at the longest delay of its policy.
+        /// Sets the maximum number of runs of a message, including deferrals. Default: 1000. A
+        /// subscription to a dead-letter topic does not dead-letter again: it retries at the
+        /// longest delay of its policy.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
@@ -130,17 +143,24 @@ impl Subscription {
         /// # #[derive(Event, Serialize, Deserialize)]
         /// # #[message(name = "orders.placed", topic = "orders")]
         /// # struct OrderPlaced { order: u64 }
-        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> Result<(), Failure> { Err(Failure::defer()) }
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> Result<(), Failure> {
+        /// #     Err(Failure::defer())
+        /// # }
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), dwell::Error> {
         /// let mail = Subscription::named("mail").max_runs(MaxRuns::Limited(3));
         /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
         /// t.publish(OrderPlaced { order: 42 }).await?;
         /// t.advance(Duration::from_secs(60)).await;
-        /// assert_eq!((t.deferred::<OrderPlaced>(), t.dead::<OrderPlaced>()), (2, 1), "it was deferred in each run");
+        /// assert_eq!(
+        ///     (t.deferred::<OrderPlaced>(), t.dead::<OrderPlaced>()),
+        ///     (2, 1),
+        ///     "the third run reached the limit"
+        /// );
         /// # Ok(()) }
         /// ```
         max_runs: MaxRuns,
-        /// How long a deferral waits that does not say. A second unless set.
+        /// Sets the delay of deferrals that have none. Default: one second.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
@@ -148,17 +168,20 @@ impl Subscription {
         /// # #[derive(Event, Serialize, Deserialize)]
         /// # #[message(name = "orders.placed", topic = "orders")]
         /// # struct OrderPlaced { order: u64 }
-        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> Result<(), Failure> { Err(Failure::defer()) }
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> Result<(), Failure> {
+        /// #     Err(Failure::defer())
+        /// # }
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), dwell::Error> {
         /// let mail = Subscription::named("mail").defer_delay(Duration::from_secs(30));
         /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
         /// t.publish(OrderPlaced { order: 42 }).await?;
         /// t.advance(Duration::from_secs(60)).await;
-        /// assert_eq!(t.deferred::<OrderPlaced>(), 3, "at once, and after each thirty seconds");
+        /// assert_eq!(t.deferred::<OrderPlaced>(), 3, "at once, and then every 30 seconds");
         /// # Ok(()) }
         /// ```
         defer_delay: Duration,
-        /// How long a handler may run. 30 seconds unless set.
+        /// Sets the time limit of a handler. Default: 30 seconds.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
@@ -167,16 +190,18 @@ impl Subscription {
         /// # #[message(name = "orders.placed", topic = "orders")]
         /// # struct OrderPlaced { order: u64 }
         /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { std::future::pending::<()>().await }
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), dwell::Error> {
         /// let mail = Subscription::named("mail").handler_timeout(Duration::from_secs(5));
         /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
         /// t.publish(OrderPlaced { order: 42 }).await?;
         /// t.advance(Duration::from_secs(5)).await;
-        /// assert_eq!(t.failed::<OrderPlaced>(), 1, "it took too long, and is tried again");
+        /// assert_eq!(t.failed::<OrderPlaced>(), 1, "it timed out, and is retried");
         /// # Ok(()) }
         /// ```
         handler_timeout: Duration,
-        /// How long a delivery is ours without renewal; it is renewed while held. 30 seconds unless set.
+        /// Sets the duration of the lease of a delivery. The consumer renews the lease until the
+        /// message is settled. Default: 30 seconds.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
@@ -184,17 +209,21 @@ impl Subscription {
         /// # #[derive(Event, Serialize, Deserialize)]
         /// # #[message(name = "orders.placed", topic = "orders")]
         /// # struct OrderPlaced { order: u64 }
-        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { cx.clock().sleep(Duration::from_secs(20)).await; }
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () {
+        /// #     cx.clock().sleep(Duration::from_secs(20)).await;
+        /// # }
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), dwell::Error> {
         /// let mail = Subscription::named("mail").lease(Duration::from_secs(5));
         /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
         /// t.publish(OrderPlaced { order: 42 }).await?;
-        /// t.advance(Duration::from_secs(20)).await; // which is what it takes
-        /// assert_eq!(t.handled::<OrderPlaced>(), 1, "once: while it runs, nobody else gets it");
+        /// t.advance(Duration::from_secs(20)).await; // the duration of the handler
+        /// assert_eq!(t.handled::<OrderPlaced>(), 1, "it is not redelivered while it runs");
         /// # Ok(()) }
         /// ```
         lease: Duration,
-        /// What becomes of messages whose type nobody here handles. They are invalid unless set.
+        /// Sets what happens to messages whose type has no handler here. By default, they are
+        /// invalid.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
@@ -203,7 +232,8 @@ impl Subscription {
         /// # #[message(name = "orders.placed", topic = "orders")]
         /// # struct OrderPlaced { order: u64 }
         /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () {  }
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), dwell::Error> {
         /// let mail = Subscription::named("mail").on_unknown(OnUnknown::Skip);
         /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
         /// t.post(Address::topic("orders"), Message::new("a", "orders.shipped", "{}")).await?;
@@ -214,7 +244,7 @@ impl Subscription {
         on_unknown: OnUnknown,
     }
 
-    /// Runs started per second, at most, over all performers of this process.
+    /// Sets the maximum number of runs per second, over all performers of this process.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -239,7 +269,7 @@ impl Subscription {
         self
     }
 
-    /// When failures are tried again, in place of the configuration's `[retry]`.
+    /// Sets the retry policy, in place of the `[retry]` section of the configuration.
     ///
     /// ```
     /// # use dwell::{prelude::*, settings::RetryPolicy};
@@ -249,12 +279,20 @@ impl Subscription {
     /// # struct OrderPlaced { order: u64 }
     /// # async fn confirm(_: OrderPlaced) -> Result<(), &'static str> { Err("no mail today") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let patient = RetryPolicy { max_retries: 3, base_delay: Duration::from_secs(60), ..RetryPolicy::default() };
+    /// let patient = RetryPolicy {
+    ///     max_retries: 3,
+    ///     base_delay: Duration::from_secs(60),
+    ///     ..RetryPolicy::default()
+    /// };
     /// let wiring = Bus::builder().subscribe(Subscription::named("mail").retry(patient), confirm);
     /// # let t = dwell::testing::start(wiring).await?;
     /// # t.publish(OrderPlaced { order: 42 }).await?;
     /// # t.advance(Duration::from_secs(3600)).await;
-    /// assert_eq!((t.failed::<OrderPlaced>(), t.dead::<OrderPlaced>()), (3, 1), "and now it is a dead letter");
+    /// assert_eq!(
+    ///     (t.failed::<OrderPlaced>(), t.dead::<OrderPlaced>()),
+    ///     (3, 1),
+    ///     "a dead letter after three retries"
+    /// );
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -264,16 +302,20 @@ impl Subscription {
         self
     }
 
-    /// Messages that are given up are dropped, not kept. They are logged, and counted.
+    /// Drops rejected messages instead of storing them as dead letters. They are still logged and
+    /// counted.
     ///
     /// ```
     /// # use dwell::prelude::*;
     /// # #[derive(Event, Serialize, Deserialize)]
     /// # #[message(name = "cursor.moved")]
     /// # struct CursorMoved;
-    /// # async fn show(_: CursorMoved) -> Result<(), Failure> { Err(Failure::reject("the window is closed")) }
+    /// # async fn show(_: CursorMoved) -> Result<(), Failure> {
+    /// #     Err(Failure::reject("the window is closed"))
+    /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let wiring = Bus::builder().subscribe(Subscription::named("screen").discard_dead_letters(), show);
+    /// let wiring =
+    ///     Bus::builder().subscribe(Subscription::named("screen").discard_dead_letters(), show);
     /// # let t = dwell::testing::start(wiring).await?;
     /// # t.publish(CursorMoved).await?;
     /// # t.run_until_idle().await;
@@ -286,7 +328,7 @@ impl Subscription {
         self
     }
 
-    /// Unreadable messages go there, and not among the dead letters.
+    /// Sets the topic for invalid messages, which are otherwise stored with the dead letters.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::{Address, Message}};
@@ -299,7 +341,10 @@ impl Subscription {
     /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
     /// t.post(Address::topic("orders"), Message::new("a", "orders.placed", "not JSON")).await?;
     /// t.run_until_idle().await;
-    /// assert_eq!(t.errors::<OrderPlaced>(), ["its body cannot be read as application/json: expected ident at line 1 column 2"]);
+    /// assert_eq!(
+    ///     t.errors::<OrderPlaced>(),
+    ///     ["the body cannot be decoded as application/json: expected ident at line 1 column 2"]
+    /// );
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -308,7 +353,7 @@ impl Subscription {
         self
     }
 
-    /// Any other setting.
+    /// Changes any setting.
     ///
     /// ```
     /// use dwell::Subscription;

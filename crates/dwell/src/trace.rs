@@ -1,17 +1,18 @@
-//! The trace that a message belongs to, as the W3C header `traceparent` carries it.
+//! The trace of a message, from the W3C header `traceparent`.
 
 use crate::raw::Message;
 use dwell_core::{Headers, LeaseId};
 use dwell_engine::Context;
 use std::fmt;
 
-/// `traceparent`, on the wire.
+/// Name of the header with the trace context.
 pub(crate) const TRACEPARENT: &str = "traceparent";
-/// Carried along with it, unread.
+/// Headers that are passed on with it unchanged.
 pub(crate) const COMPANIONS: [&str; 2] = ["tracestate", "baggage"];
 
-/// A place in a trace. A message that came without one begins a trace of its own, named by its id, so that every
-/// message that follows from it is found by one name, with or without a tracing system.
+/// A position in a trace. A message without one starts a new trace, with an id derived from the
+/// message id. All messages that follow from it share this trace id, with or without a tracing
+/// system.
 ///
 /// ```
 /// use dwell::TraceContext;
@@ -23,16 +24,16 @@ pub(crate) const COMPANIONS: [&str; 2] = ["tracestate", "baggage"];
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    /// Of the whole trace.
+    /// The id of the trace.
     pub trace_id: u128,
-    /// Of this place in it.
+    /// The id of the span.
     pub span_id: u64,
-    /// Whether somebody records it.
+    /// Whether the trace is recorded.
     pub sampled: bool,
 }
 
 impl TraceContext {
-    /// Reads a `traceparent`. `None` if it is malformed: then a new trace begins.
+    /// Parses a `traceparent` header. Returns `None` if it is malformed; a new trace then starts.
     ///
     /// ```
     /// use dwell::TraceContext;
@@ -45,7 +46,7 @@ impl TraceContext {
         let is_hex = |part: &str, length| {
             part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         };
-        // Version 00 has exactly four parts; later ones may have more.
+        // Version 00 has exactly four parts. Later versions may have more.
         let is_known = version == "00" && parts.next().is_none();
         if !(is_hex(version, 2) && is_hex(trace, 32) && is_hex(span, 16) && is_hex(flags, 2))
             || version == "ff"
@@ -61,16 +62,18 @@ impl TraceContext {
         (context.trace_id != 0 && context.span_id != 0).then_some(context)
     }
 
-    /// The place that a message was sent from, if it says so.
+    /// Returns the trace context of the sender, if the headers contain one.
     pub(crate) fn of_headers(headers: &Headers) -> Option<Self> {
         headers.get_text(TRACEPARENT).and_then(Self::parse)
     }
 
-    /// The place of one run: the same whoever asks, and another for each attempt.
+    /// Returns the trace context of one run. It is the same for each call, and differs between
+    /// attempts.
     pub(crate) fn of_run(message: &Message, context: &Context) -> Self {
         let sender = Self::of_headers(&message.headers);
         let trace_id = sender.map_or_else(|| hash(&[message.id.0.as_bytes()]), |sender| sender.trace_id);
-        // Of one delivery: on a log, all deliveries of one assignment have the same fence.
+        // The position distinguishes deliveries: on a log, all deliveries of an assignment have the
+        // same fence.
         let LeaseId { position, fence } = context.lease;
         let (position, fence) = (position.to_le_bytes(), fence.to_le_bytes());
         let run = hash(&[message.id.0.as_bytes(), context.place.subscription.as_bytes(), &position, &fence]);
@@ -85,7 +88,7 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// FNV-1a over all parts, each with its length.
+/// Computes FNV-1a over all parts, each preceded by its length.
 pub(crate) fn hash(parts: &[&[u8]]) -> u128 {
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     for part in parts {
@@ -101,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_traceparent_is_none() {
+    fn malformed_headers_are_refused() {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         assert!(TraceContext::parse(good).is_some());
         assert!(TraceContext::parse(&good.replace("00-4", "cc-4").replace("-01", "-01-more")).is_some());

@@ -1,4 +1,4 @@
-//! What the pump of a subscription runs: finds the pipeline by the message's type.
+//! The work of a pump: selects the pipeline by the type of the message.
 
 use crate::{bus::WeakBus, cx::Cx, pipeline::Chain, telemetry};
 use dwell_core::{BoxFuture, Message, Text};
@@ -23,7 +23,7 @@ impl Dispatch {
 
     fn find(&self, message: Message, context: Context) -> Result<(&Arc<Chain>, Cx), Verdict> {
         let chain = self.chains.get(&*message.kind).ok_or(Verdict::Unknown)?;
-        let bus = self.bus.upgrade().ok_or_else(|| Verdict::Release("the bus is gone".into()))?;
+        let bus = self.bus.upgrade().ok_or_else(|| Verdict::Release("the bus has stopped".into()))?;
         Ok((chain, Cx::new(bus, message, context)))
     }
 }

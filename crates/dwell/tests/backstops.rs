@@ -1,4 +1,5 @@
-//! The three backstops: what they turn errors into, what they let pass, what they log, and how they nest.
+//! The three backstops: what they turn errors into, what they let pass, what they log, and how they
+//! nest.
 
 mod common;
 use common::{logs, *};
@@ -165,7 +166,7 @@ on_both_pumps! {
         world.publish(["a"]).await;
         world.pass(10.0).await;
         assert_eq!(world.journal.outcomes(), [Outcome::Rejected]);
-        assert_eq!(world.errors::<Placed>(), ["it did not finish within its timeout of 10s"]);
+        assert_eq!(world.errors::<Placed>(), ["the handler did not finish within the step `timeout` of 10s"]);
     }
 
     async fn a_backstop_catches_a_panic_of_a_step_inside_of_it(pump) {
@@ -209,7 +210,8 @@ async fn a_backstop_catches_a_panic_on_the_way_to_the_handler() {
     }
 }
 
-// ---- attributes ----------------------------------------------------------------------------------------------------
+// ---- attributes
+// ----------------------------------------------------------------------------------------------------
 
 mod attributed {
     use super::*;
@@ -373,7 +375,8 @@ async fn attributes_and_code_behave_the_same() {
     }
 }
 
-// ---- order ---------------------------------------------------------------------------------------------------------
+// ---- order
+// ---------------------------------------------------------------------------------------------------------
 
 on_both_pumps! {
     async fn the_first_step_is_the_outermost(pump) {
@@ -421,6 +424,6 @@ async fn numbers_on_some_steps_only_and_two_of_one_number_are_refused_by_name() 
     let two = start(vec![Step::reject_on_error().number(1), Step::inbox().number(1)]).await;
     assert_eq!(
         two,
-        "the handler `confirm` has two steps with the number 1, `reject_on_error` and `inbox`: give each its own"
+        "the handler `confirm` has two steps with the number 1, `reject_on_error` and `inbox`: use different numbers"
     );
 }

@@ -225,7 +225,8 @@ impl World {
         Memory::new(self.seams.clone(), MemorySettings::default())
     }
 
-    /// Every line of ours names the message that it is about, and nothing names its payload. Returns the lines.
+    /// Every line of ours names the message that it is about, and nothing names its payload.
+    /// Returns the lines.
     fn checked(&self) -> BTreeSet<String> {
         let said = self.log.said.lock().unwrap();
         assert!(!said.contains(SECRET), "{said}");
@@ -326,10 +327,10 @@ async fn the_log_of_every_step_names_the_message_and_never_its_payload() {
         world.clock.advance(SECOND).await;
     }
     let expected = [
-        "a circuit breaker opens: messages are deferred unseen",
-        "a handler failed, and a backstop caught it: deferring it",
-        "a handler failed: trying again on the spot",
-        "handled, but the inbox could not be told: a redelivery would run it again",
+        "circuit breaker opened; deferring messages without a run",
+        "handler failed; deferring the message",
+        "handler failed; retrying inline",
+        "recording in the inbox failed; a redelivery would run the handler again",
         "not handled",
     ];
     assert_eq!(world.checked(), lines(expected));

@@ -1,4 +1,5 @@
-//! The outcome table: what becomes of a message, whatever its handler says, with async handlers and with blocking ones.
+//! The outcome table: what becomes of a message, whatever its handler says, with async handlers and
+//! with blocking ones.
 
 mod common;
 use common::{hanging, logs, *};
@@ -159,19 +160,19 @@ table! {
         message: unreadable,
         mail: |mail| mail.invalid("orders.invalid"),
         runs: &[],
-        end: Dead("orders.invalid", UNACCEPTABLE, "its body cannot be read as application/json: EOF while parsing a value at line 1 column 9"),
+        end: Dead("orders.invalid", UNACCEPTABLE, "the body cannot be decoded as application/json: EOF while parsing a value at line 1 column 9"),
         ..ROW
     };
     without_a_channel_of_its_own_an_unreadable_body_is_a_dead_letter: Row {
         message: unreadable,
         runs: &[],
-        end: Dead("orders.dlq", UNACCEPTABLE, "its body cannot be read as application/json: EOF while parsing a value at line 1 column 9"),
+        end: Dead("orders.dlq", UNACCEPTABLE, "the body cannot be decoded as application/json: EOF while parsing a value at line 1 column 9"),
         ..ROW
     };
     another_content_type_is_invalid_although_the_body_could_be_read: Row {
         message: foreign,
         runs: &[],
-        end: Dead("orders.dlq", UNACCEPTABLE, "its body is text/csv, and its type is read from application/json"),
+        end: Dead("orders.dlq", UNACCEPTABLE, "the body has the content type text/csv; its message type requires application/json"),
         ..ROW
     };
     a_type_that_nobody_handles_is_invalid: Row {
@@ -347,7 +348,7 @@ on_both_pumps! {
         let bodies = [
             (format!(r#"{{"order":"{CARD}","card":""}}"#), "invalid type: string, expected u64 at line 1 column 25"),
             (r#"{"order":4929,"card":4929}"#.to_owned(), "invalid type: integer, expected a string at line 1 column 25"),
-            (r#"{"order":-4929,"card":""}"#.to_owned(), "a value that its type does not take at line 1 column 14"),
+            (r#"{"order":-4929,"card":""}"#.to_owned(), "invalid value at line 1 column 14"),
             (r#"{"order":4929}"#.to_owned(), "missing field `card` at line 1 column 14"),
         ];
         for (body, problem) in bodies {
@@ -358,7 +359,7 @@ on_both_pumps! {
             let lines = logs::take();
             let dead: Vec<_> = lines.iter().filter(|line| line.message == "dead-lettered").collect();
             let [line] = dead[..] else { panic!("one line: {lines:#?}") };
-            assert_eq!(line.field("error"), Some(&*format!("its body cannot be read as application/json: {problem}")));
+            assert_eq!(line.field("error"), Some(&*format!("the body cannot be decoded as application/json: {problem}")));
             assert!(!format!("{lines:?}").contains("4929"), "{lines:#?}");
         }
     }

@@ -1,4 +1,5 @@
-//! When failures are tried again, as the configuration says, and what people do about those that were given up.
+//! When failures are tried again, as the configuration says, and what people do about those that
+//! were given up.
 
 mod common;
 use common::{logs, *};
@@ -250,7 +251,8 @@ async fn a_run_is_listed_while_it_lasts_and_gone_on_success() {
     assert!(world.monitor().in_flight().is_empty());
 }
 
-// ---- misspelt overrides --------------------------------------------------------------------------------------------
+// ---- misspelt overrides
+// --------------------------------------------------------------------------------------------
 
 fn wiring(toml: &str) -> Builder {
     Bus::builder()
@@ -272,10 +274,13 @@ async fn an_override_for_a_type_that_nobody_handles_is_a_warning_at_start() {
     assert_eq!((line.level, line.field("kind")), (Level::WARN, Some("orders.plced")));
     assert_eq!(
         line.message,
-        "`[[retry.override]]` names the type `orders.plced`, which nobody here handles; did you mean `orders.placed`?"
+        "`[[retry.override]]` names the type `orders.plced`, which has no handler on this bus; did you mean `orders.placed`?"
     );
     let lines = warnings("[[retry.override]]\ntype = \"billing\"\nmax_retries = 1").await;
-    assert_eq!(lines[0].message, "`[[retry.override]]` names the type `billing`, which nobody here handles");
+    assert_eq!(
+        lines[0].message,
+        "`[[retry.override]]` names the type `billing`, which has no handler on this bus"
+    );
 }
 
 #[tokio::test]
@@ -287,7 +292,7 @@ async fn an_override_of_one_subscription_for_a_type_that_it_does_not_handle_is_a
     assert_eq!((line.level, line.field("kind")), (Level::WARN, Some("orders.plced")));
     assert_eq!(
         line.message,
-        "`overrides` of the subscription `orders/mail` names the type `orders.plced`, which nobody handles there; did you \
+        "`overrides` of the subscription `orders/mail` names the type `orders.plced`, which has no handler there; did you \
          mean `orders.placed`?"
     );
     assert!(warnings(&one.replace("plced", "placed")).await.is_empty());

@@ -27,7 +27,8 @@ struct Charge {
 
 type Seen = Arc<Mutex<Vec<String>>>;
 
-// ---- several types in one subscription -----------------------------------------------------------------------------
+// ---- several types in one subscription
+// -----------------------------------------------------------------------------
 
 async fn on_placed(placed: Placed, State(seen): State<Seen>, cx: Cx) -> Result<(), Failure> {
     seen.lock().unwrap().push(format!("placed {} in {}", placed.order, cx.subscription()));
@@ -123,8 +124,8 @@ async fn the_settings_of_a_shared_subscription_are_given_once() {
     let error = start(wide(), plain().max_runs(MaxRuns::Limited(3))).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the subscription `orders/mail` is described twice, with different settings: give them once, and its name \
-         alone to the other handlers"
+        "the subscription `orders/mail` is described twice with different settings: pass the settings with one \
+         handler, and only its name with the others"
     );
 }
 
@@ -133,11 +134,12 @@ async fn one_type_has_one_handler_in_a_subscription() {
     let handler = |name| Journal::default().handler(Pump::Async, |_, _| Ok(())).named(name);
     let twice = Bus::builder().subscribe("mail", handler("confirm")).subscribe("mail", handler("thank"));
     let text = "the event `orders.placed` has two handlers in the subscription `orders/mail`, `confirm` and `thank`: \
-                give each a subscription of its own, so that a retry of one never reruns the other";
+                use a separate subscription for each, so that a retry of one never reruns the other";
     assert_eq!(testing::start(twice).await.unwrap_err().to_string(), text);
 }
 
-// ---- several subscriptions of one event ----------------------------------------------------------------------------
+// ---- several subscriptions of one event
+// ----------------------------------------------------------------------------
 
 #[tokio::test]
 async fn whatever_becomes_of_an_event_in_one_subscription_another_never_sees_it_again() {
@@ -195,7 +197,8 @@ async fn two_that_fail_at_one_time_are_tried_again_each_on_its_own() {
     assert_eq!(runs, expected.map(|(at, name, failed)| (at, name.to_owned(), failed)));
 }
 
-// ---- commands ------------------------------------------------------------------------------------------------------
+// ---- commands
+// ------------------------------------------------------------------------------------------------------
 
 #[tokio::test]
 async fn a_command_has_one_handler_and_is_retried_like_an_event() {
@@ -222,7 +225,8 @@ async fn a_command_has_one_handler_and_is_retried_like_an_event() {
     }
 }
 
-// ---- several buses -------------------------------------------------------------------------------------------------
+// ---- several buses
+// -------------------------------------------------------------------------------------------------
 
 #[tokio::test]
 async fn two_buses_in_one_process_share_nothing() {

@@ -246,7 +246,7 @@ fn main() {
     match &*arguments[0] {
         "install" => return eprintln!("installing abacus for {}", arguments[1]),
         "check" if std::env::var_os("FIXTURE_LACKS").is_some() => {
-            eprintln!("error: not there: abacus. As root, run `apt-get install abacus`");
+            eprintln!("error: missing: abacus. As root, run `apt-get install abacus`");
             std::process::exit(1);
         }
         "check" => return,

@@ -32,7 +32,7 @@ fn what_is_missing_is_said_in_one_line_before_anything_runs() {
     let fixture = Fixture::new("missing");
     let ran = fixture.xtask_with("test --only format", &[("FIXTURE_LACKS", "1")]);
     assert_eq!(ran.code, 1, "{}", ran.all());
-    let said = "error: not there: abacus. As root, run `apt-get install abacus`";
+    let said = "error: missing: abacus. As root, run `apt-get install abacus`";
     assert_eq!(ran.stderr.lines().last(), Some(said), "{}", ran.all());
     assert!(!ran.stdout.contains("format"), "{}", ran.all());
 }

@@ -1,7 +1,8 @@
-//! Private servers, and what tests need of the distribution:
+//! Starts private servers for tests and installs what they need from the distribution:
 //!
-//! * `services redis` starts a server, prints its URL, and holds it until it is ended itself;
-//! * `services check redis,kafka` says in one line what is missing;
+//! * `services redis` starts a server, prints its URL, and keeps it running until this program
+//!   ends;
+//! * `services check redis,kafka` reports in one line what is missing;
 //! * `services install redis,kafka` installs it.
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,8 @@ fn main() -> ExitCode {
         "install" => install(&transports, true),
         name => start(name).map(|(url, _server)| {
             println!("{url}");
-            // Killed, it cannot clean up; but every server ends, and its data goes, when nobody holds it any more.
+            // A killed process cannot clean up, but each server stops and removes its data when its
+            // last holder is gone.
             loop {
                 std::thread::park();
             }
@@ -51,7 +53,7 @@ fn start(name: &str) -> io::Result<(String, Box<dyn Any>)> {
             (server.url(), Box::new(server))
         }
         _ => {
-            let text = format!("there is no server `{name}`; known are redis, redis-cluster, kafka");
+            let text = format!("unknown server `{name}`; use redis, redis-cluster or kafka");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
     })

@@ -1,4 +1,4 @@
-//! A worker that cancels: most of them while they wait, some when it is too late.
+//! A worker that cancels messages: most while they are pending, some after they have fired.
 
 use super::{
     journal::{Entry, Line},
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// How often the journals of the producers are looked through.
+/// Interval between scans of the producers' journals.
 const ROUND: Duration = Duration::from_millis(100);
 
 pub(super) async fn work(post: &Post) -> Result<(), BoxError> {
@@ -48,7 +48,7 @@ pub(super) async fn work(post: &Post) -> Result<(), BoxError> {
     }
 }
 
-/// What earlier lives asked for without hearing an answer, and all that they asked for.
+/// The cancellations of earlier incarnations: those without an answer, and all of them.
 fn asked_before(post: &Post) -> Result<(BTreeSet<MessageId>, BTreeSet<MessageId>), BoxError> {
     let mut asked: BTreeMap<MessageId, bool> = BTreeMap::new();
     Tail::new(&post.directory).read(

@@ -1,4 +1,4 @@
-//! The run as a test target: `harness = false`, and this as its `main`.
+//! The `main` of a test target with `harness = false`.
 
 use super::{
     report::Report,
@@ -13,25 +13,25 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// As many kills as fit into a run of all tests.
+/// Number of kills that fits into a run of all tests.
 const FEW_KILLS: usize = 5;
 
-/// Kills workers under load as a test target with `harness = false` does:
+/// Kills workers under load. The `main` of a test target with `harness = false`.
 ///
-/// * `--kills N`: how many; a few unless told otherwise;
-/// * `--seed S`: the plan of an earlier run, which prints it;
-/// * `--json`: the last line is one object, a [`Report`].
+/// * `--kills N`: number of kills; the default is small;
+/// * `--seed S`: seed of the plan, as an earlier run printed it;
+/// * `--json`: print the [`Report`] as one JSON object in the last line.
 ///
-/// Lines before the last tell how far it is. The exit code is 1 if a promise was broken, and 2 if the arguments make no
-/// sense. The rig must keep real time, and other processes must reach its server: see
-/// [`Abilities::processes`](crate::Abilities::processes).
+/// Earlier lines show the progress. The exit code is 1 if a promise was broken, and 2 if the
+/// arguments are invalid. The rig must use real time, and other processes must reach its server:
+/// see [`Abilities::processes`](crate::Abilities::processes).
 ///
 /// The whole target is then `fn main() -> ExitCode { dwell_conformance::kills::main(MyRig::new) }`.
 pub fn main<R: Rig>(factory: impl Fn() -> R) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
-        Err(error) => return usage(&format!("the runtime does not start: {error}")),
+        Err(error) => return usage(&format!("starting the runtime failed: {error}")),
     };
     if let Some(order) = worker::Order::from_arguments(&arguments) {
         return runtime.block_on(worker::work(factory(), order));
@@ -47,7 +47,8 @@ pub fn main<R: Rig>(factory: impl Fn() -> R) -> ExitCode {
     })
 }
 
-/// The same for kills of another kind: what was asked for goes to `run`, with somebody to tell how far it is.
+/// Does the same for other kinds of kills: passes the options to `run`, with a function that prints
+/// the progress.
 pub fn report(run: impl FnOnce(Options, &mut dyn FnMut(&str)) -> Result<Report, BoxError>) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (options, json) = match parse(&arguments) {
@@ -60,7 +61,7 @@ pub fn report(run: impl FnOnce(Options, &mut dyn FnMut(&str)) -> Result<Report, 
             if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
-            eprintln!("the run could not be made: {error}");
+            eprintln!("the run failed: {error}");
             ExitCode::FAILURE
         }
     }
@@ -85,13 +86,13 @@ fn parse(arguments: &[String]) -> Result<(Options, bool), String> {
         let mut number = || {
             let text = value.clone().or_else(|| arguments.next().cloned());
             let text = text.ok_or_else(|| format!("`{flag}` needs a value"))?;
-            text.parse::<u64>().map_err(|_| format!("`{flag}` takes a number, and `{text}` is none"))
+            text.parse::<u64>().map_err(|_| format!("`{flag}` takes a number, not `{text}`"))
         };
         match flag {
             "--json" => json = true,
             "--kills" => options.kills = number()? as usize,
             "--seed" => options.seed = number()?,
-            // What `cargo test` passes on to every target.
+            // Options that `cargo test` passes to every target.
             "--nocapture" | "--no-capture" | "-q" | "--quiet" | "--show-output" => {}
             other => {
                 let meant = suggest(other, ["--kills", "--seed", "--json"]);
@@ -108,7 +109,7 @@ fn usage(problem: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// A reader that has gone away is no reason to stop.
+/// Prints a line. Ignores a closed output.
 fn print(line: &str) {
     let _ = writeln!(stdout(), "{line}");
 }
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_and_seed_are_read_in_either_form() {
+    fn kills_and_seed_are_parsed_in_both_forms() {
         assert_eq!(
             parsed(&["--kills", "200", "--seed=7", "--json"]),
             Ok((Options { kills: 200, seed: 7 }, true))
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_arguments_are_refused_by_name() {
         assert!(parsed(&["--kill", "3"]).unwrap_err().contains("did you mean `--kills`?"));
         assert!(parsed(&["--kills", "many"]).unwrap_err().contains("`many`"));
         assert!(parsed(&["--kills"]).unwrap_err().contains("needs a value"));

@@ -1,4 +1,4 @@
-//! The workers as whoever kills them sees them.
+//! The workers, as the orchestrator sees them.
 
 use super::{
     load::Dice,
@@ -13,11 +13,11 @@ use std::{
     time::Duration,
 };
 
-/// How many there are of each.
+/// Number of workers of each role.
 const PRODUCERS: usize = 2;
 const CONSUMERS: usize = 3;
 const PROMOTERS: usize = 2;
-/// How long a worker may take to stop when it is told to.
+/// Time within which a worker must stop when requested.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Crew {
@@ -25,11 +25,11 @@ pub(super) struct Crew {
     seed: u64,
     clock: Arc<dyn Clock>,
     seats: Vec<Seat>,
-    /// How workers ended that nobody killed, and should not have.
+    /// Unexpected ends of workers that were not killed.
     pub(super) problems: Vec<String>,
 }
 
-/// A place for one worker at a time.
+/// A slot for one worker at a time.
 struct Seat {
     name: Name,
     child: Option<Child>,
@@ -55,7 +55,7 @@ impl Crew {
         Self { namespace, seed, clock, seats: seats.collect(), problems: vec![] }
     }
 
-    /// Fills every empty place, and says who came.
+    /// Starts a worker in every empty slot, and returns the names of the new workers.
     pub(super) fn start(&mut self) -> Result<Vec<Name>, BoxError> {
         let directory = directory(&self.namespace);
         let mut came = vec![];
@@ -71,7 +71,7 @@ impl Crew {
         Ok(came)
     }
 
-    /// Kills one of those that are there, with no chance to say goodbye: mostly one that holds something.
+    /// Kills one running worker without a shutdown, preferably one that holds deliveries.
     pub(super) fn kill(&mut self, dice: &Dice) -> Result<Option<Name>, BoxError> {
         self.note_ends()?;
         let role = match dice.below(10) {
@@ -96,7 +96,7 @@ impl Crew {
         Ok(Some(seat.name.clone()))
     }
 
-    /// Nobody ends by himself.
+    /// Records workers that ended without being killed.
     fn note_ends(&mut self) -> Result<(), BoxError> {
         for seat in &mut self.seats {
             let Some(child) = &mut seat.child else { continue };
@@ -108,11 +108,11 @@ impl Crew {
         Ok(())
     }
 
-    /// Tells all of a role to stop, and waits for them.
+    /// Stops all workers of a role, and waits for them.
     pub(super) async fn stop(&mut self, role: Role) -> Result<(), BoxError> {
         self.note_ends()?;
         for seat in self.seats.iter_mut().filter(|seat| seat.name.role == role) {
-            // The end of its input is what it waits for.
+            // A worker stops at the end of its input.
             seat.child.iter_mut().for_each(|child| drop(child.stdin.take()));
         }
         for seat in self.seats.iter_mut().filter(|seat| seat.name.role == role) {
@@ -128,7 +128,7 @@ impl Crew {
                 if self.clock.elapsed().saturating_sub(asked) > PATIENCE {
                     child.kill()?;
                     child.wait()?;
-                    self.problems.push(format!("{} did not stop when it was told to", seat.name));
+                    self.problems.push(format!("{} did not stop when requested", seat.name));
                     break;
                 }
                 self.clock.sleep(Duration::from_millis(20)).await;
@@ -142,10 +142,10 @@ fn ended(name: &Name, namespace: &Namespace, status: ExitStatus) -> String {
     let said = fs::read_to_string(name.log(&directory(namespace))).unwrap_or_default();
     let last: Vec<_> = said.lines().rev().take(5).collect();
     let last: Vec<_> = last.into_iter().rev().collect();
-    format!("{name} ended by itself ({status}): {}", last.join(" / "))
+    format!("{name} ended unexpectedly ({status}): {}", last.join(" / "))
 }
 
-/// Nobody is left behind, whatever ends us.
+/// Leaves no worker behind, however the run ends.
 impl Drop for Crew {
     fn drop(&mut self) {
         for child in self.seats.iter_mut().filter_map(|seat| seat.child.as_mut()) {

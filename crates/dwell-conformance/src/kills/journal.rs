@@ -1,4 +1,4 @@
-//! What a worker writes down: one line each, in a file of its own, which a kill cannot take back.
+//! A worker's journal: one line for each step, in a separate file that a kill cannot undo.
 
 use dwell_core::{Changed, Clock, LeaseId, MessageId, Text};
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,20 @@ use std::{
     time::Duration,
 };
 
-/// One step of a worker. Times are microseconds since the epoch, and durations microseconds: a message that is early by
-/// one of them is early.
+/// One step of a worker. Times are microseconds since the epoch, and durations are microseconds,
+/// because a message that is one microsecond early is early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(super) enum Entry {
-    /// It is about to be sent, and is not due before `due`.
+    /// The message is about to be sent, and is not due before `due`.
     Attempted { id: MessageId, topic: Text, due: i64 },
-    /// Its send was confirmed, and is due then; at once if `None`.
+    /// The send was confirmed with this due time; due at once if `None`.
     Confirmed { id: MessageId, due: Option<i64> },
-    /// All that waits under this id is about to be cancelled.
+    /// All pending entries of this id are about to be cancelled.
     CancelAsked { id: MessageId },
-    /// The answer to that.
+    /// The answer to the cancellation.
     CancelAnswered { id: MessageId, changed: Changed },
-    /// It was handed out to us, by a call that began at `since`.
+    /// A call that began at `since` delivered the message to this worker.
     Received {
         of: Text,
         lease: Lease,
@@ -33,29 +33,29 @@ pub(super) enum Entry {
         deliveries: Option<u32>,
         since: i64,
     },
-    /// These were renewed, by a call that began at `since`.
+    /// A call that began at `since` renewed these leases.
     Renewed { of: Text, leases: Vec<Lease>, since: i64 },
-    /// The store has the settlement of these.
+    /// The store has confirmed the settlement of these leases.
     Settled { of: Text, leases: Vec<Lease> },
-    /// Its handler starts.
+    /// The handler starts.
     Started { of: Text, lease: Lease, altered: bool },
-    /// Its handler is done, and nobody but us knows it yet.
+    /// The handler has ended. Only this worker knows so far.
     Ended { of: Text, lease: Lease, ending: Ending },
 }
 
-/// A duration as the journals have it.
+/// Microseconds of a duration, as in the journals.
 pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Which hand-out: position and fence.
+/// Identity of a delivery: position and fence.
 pub(super) type Lease = (u64, u64);
 
 pub(super) fn lease(id: LeaseId) -> Lease {
     (id.position, id.fence)
 }
 
-/// What a run came to.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Ending {
@@ -71,7 +71,7 @@ pub(super) enum Ending {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Line(pub(super) i64, pub(super) Entry);
 
-/// A worker's own journal.
+/// The journal of this worker.
 pub(super) struct Journal {
     file: File,
     clock: Arc<dyn Clock>,
@@ -82,8 +82,8 @@ impl Journal {
         Ok(Self { file: OpenOptions::new().create_new(true).append(true).open(path)?, clock })
     }
 
-    /// Writes these down, in one step. A worker that cannot is of no use: what it did would look like something that
-    /// nobody did. It ends.
+    /// Writes these entries in one step. A worker that cannot write its journal exits, because its
+    /// actions would look like actions that no worker performed.
     pub(super) fn write(&self, entries: impl IntoIterator<Item = Entry>) {
         let at = self.clock.moment().micros();
         let mut text = Vec::new();
@@ -96,7 +96,7 @@ impl Journal {
             })
             .and_then(|()| (&self.file).write_all(&text));
         if let Err(error) = written {
-            eprintln!("the journal cannot be written: {error}");
+            eprintln!("writing the journal failed: {error}");
             std::process::exit(1);
         }
     }

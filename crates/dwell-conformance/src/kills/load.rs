@@ -1,6 +1,6 @@
-//! What is sent, who works on it, and what becomes of it: all of it follows from the seed and the message's id, so that a
-//! producer can repeat a send of which it does not know whether it happened, and every run of a message at one count comes
-//! to the same.
+//! The load: messages, their subscriptions and their outcomes. All of it follows from the seed and
+//! the message id. A producer can therefore repeat a send with an unknown outcome, and every run of
+//! a message at one count has the same outcome.
 
 use super::journal::Ending;
 use crate::Namespace;
@@ -9,9 +9,9 @@ use dwell_core::{Address, Due, Envelope, Message, MessageId, Random, RetryPolicy
 use dwell_engine::{SubscriptionSettings, Verdict};
 use std::time::Duration;
 
-/// The longest that a message waits before its first run.
+/// Longest delay before the first run.
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
-/// From this count on a handler no longer defers: every message comes to an end.
+/// Handled count from which a handler no longer defers, so that every message ends.
 const PATIENCE: u32 = 5;
 const KIND: &str = "faults.load";
 
@@ -28,7 +28,7 @@ impl Load {
         Self { namespace, seed, lease }
     }
 
-    /// Numbers that are the same for the same parts.
+    /// Random numbers that are the same for the same parts.
     pub(super) fn dice(&self, parts: &[&str]) -> Dice {
         let mut hash = 0xcbf2_9ce4_8422_2325 ^ self.seed;
         for byte in parts.iter().flat_map(|part| part.bytes().chain([0])) {
@@ -37,7 +37,7 @@ impl Load {
         Dice(SeededRandom::new(hash))
     }
 
-    /// Everything that consumers work on: one topic that fans out, and one with a single subscription.
+    /// The subscriptions of the load: one topic that fans out, and one with a single subscription.
     pub(super) fn subscriptions(&self) -> Vec<SubscriptionSettings> {
         let retry = RetryPolicy {
             max_retries: 2,
@@ -58,7 +58,7 @@ impl Load {
         ]
     }
 
-    /// The message of this id, as it is sent each time.
+    /// The message of this id, the same for each send.
     pub(super) fn envelope(&self, id: &MessageId) -> Envelope {
         let dice = self.dice(&["send", &id.0]);
         let topic = self.namespace.topic(if dice.chance(60) { "orders" } else { "invoices" });
@@ -75,19 +75,19 @@ impl Load {
         format!(r#"{{"id":"{id}","padding":"{}"}}"#, "x".repeat(length)).into()
     }
 
-    /// Whether it is sent without an id of its sender's own, as most messages are: what has no answer is then not sent again, and
-    /// what waits may wait elsewhere.
+    /// Whether the sender chose no id, as for most messages. A send without an answer is then not
+    /// repeated, and the pending message may be held by another store.
     pub(super) fn is_plain(&self, id: &MessageId) -> bool {
         self.dice(&["plain", &id.0]).chance(40)
     }
 
-    /// Whether it did not arrive as it was sent.
+    /// Whether the message differs from the one that was sent.
     pub(super) fn is_altered(&self, message: &Message) -> bool {
         let sent = self.envelope(&message.id).message;
         (&message.body, &message.kind, &message.key) != (&sent.body, &sent.kind, &sent.key)
     }
 
-    /// What becomes of a message in a run.
+    /// Outcome of a run of the message.
     pub(super) fn fate(&self, message: &Message, settings: &SubscriptionSettings) -> Fate {
         let handled = message.attempts.handled;
         let place = format!("{}/{}", settings.topic, settings.name);
@@ -112,19 +112,19 @@ impl Load {
         Fate { takes, ending }
     }
 
-    /// Whether somebody wants it cancelled; if so, whether only while it waits.
+    /// Whether it is to be cancelled; if so, whether only while it is pending.
     pub(super) fn cancels(&self, id: &MessageId) -> Option<bool> {
         let dice = self.dice(&["cancel", &id.0]);
         dice.chance(15).then(|| dice.chance(80))
     }
 
-    /// Where a subscription is, in one word.
+    /// Name of a subscription in one word.
     pub(super) fn place(topic: &str, name: &str) -> Text {
         Address::subscription(topic, name).to_string().into()
     }
 }
 
-/// How a run goes.
+/// Course of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) takes: Duration,
@@ -136,13 +136,13 @@ impl Fate {
         match self.ending {
             Ending::Handled => Verdict::ACK,
             Ending::Deferred(micros) => Verdict::defer(Duration::from_micros(micros)),
-            Ending::Failed(_) => Verdict::fail("it failed, as it had to"),
-            Ending::Rejected => Verdict::Reject("it was rejected, as it had to be".into()),
+            Ending::Failed(_) => Verdict::fail("failed as planned"),
+            Ending::Rejected => Verdict::Reject("rejected as planned".into()),
         }
     }
 }
 
-/// Random numbers, in the sizes that are needed here.
+/// Random numbers in the ranges that are needed here.
 pub(super) struct Dice(SeededRandom);
 
 impl Dice {

@@ -1,19 +1,20 @@
-//! Hard kills under load, on a real store, with the books kept outside of it.
+//! Hard kills under load on a real store, with all records kept outside the store.
 //!
 //! ```text
 //!                       ┌─ producers ──▶┐             ┌─▶ consumers ─┐
-//!   orchestrator ─ kill ┤               │    store    │              ├─ each writes a journal of its own
+//!   orchestrator ─ kill ┤               │    store    │              ├─ each has its own journal
 //!    and restart        └─ canceller ──▶┘             └─▶ (engines)  ┘          │
 //!                                                                               ▼
 //!                       dead letters, and what is left in the store ───────▶ checker
 //! ```
 //!
-//! Every worker is this program again, as a process of its own, and is killed with no chance to say goodbye. What it is
-//! about to do is in its journal before it does it, and what was confirmed after it was: what a kill cuts off is a doubt,
-//! never a false statement. The journals and the dead letters are all that the checker goes by.
+//! Every worker is a separate process of this program, and is killed without a shutdown. It records
+//! in its journal what it is about to do before it does it, and what was confirmed after the
+//! confirmation. A kill therefore leaves an unknown outcome, but never a false statement. The
+//! checker uses only the journals, the dead letters and the final contents of the store.
 //!
-//! The seed decides who is killed, what is sent and what becomes of it. When things happen, the machine decides: a seed
-//! repeats a plan, not a run.
+//! The seed decides which workers are killed, what is sent, and how runs end. The timing depends on
+//! the machine: a seed repeats a plan, not a run.
 
 mod canceller;
 mod checker;

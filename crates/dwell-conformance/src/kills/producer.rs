@@ -1,5 +1,5 @@
-//! A worker that sends. Where ids are remembered, most of what was sent without an answer is sent again under the same id, by
-//! this life or the next.
+//! A worker that sends. Where the store remembers ids, most sends without an answer are repeated
+//! under the same id, by this incarnation or the next.
 
 use super::{
     journal::{Entry, Line, micros},
@@ -9,9 +9,9 @@ use super::{
 use dwell_core::{BoxError, Due, Envelope, MessageId, Moment, OnConflict};
 use std::{collections::BTreeSet, pin::pin, time::Duration};
 
-/// The most that is sent at one time.
+/// Maximum number of messages in a batch.
 const BATCH: u64 = 12;
-/// How long to go on trying what has no answer, once told to stop.
+/// How long sends without an answer are retried after a stop request.
 const LAST_TRIES: Duration = Duration::from_secs(30);
 
 pub(super) async fn work(post: &Post) -> Result<(), BoxError> {
@@ -39,7 +39,8 @@ pub(super) async fn work(post: &Post) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// What earlier lives sent, and never heard of again. It can only be sent again where its id is remembered.
+/// Sends of earlier incarnations without an answer. They are repeated only where the store
+/// remembers ids.
 fn unanswered(post: &Post) -> Result<BTreeSet<MessageId>, BoxError> {
     let mut open = BTreeSet::new();
     let is_before = |name: &Name| name.is_before(&post.name);
@@ -57,7 +58,8 @@ fn is_once(post: &Post, id: &MessageId) -> bool {
     post.engine.remembers_ids() && !post.load.is_plain(id)
 }
 
-/// When it may be handled at the earliest, in microseconds, if it is sent at `now` by the holder's clock.
+/// Earliest time at which it may be handled, in microseconds, if it is sent at `now` by the clock
+/// of the store.
 fn due(due: Due, now: i64) -> i64 {
     match due {
         Due::After(delay) => now.saturating_add(micros(delay)),
@@ -65,7 +67,7 @@ fn due(due: Due, now: i64) -> i64 {
     }
 }
 
-/// Sends these, and returns those to be sent again.
+/// Sends these messages, and returns those to be sent again.
 async fn send(post: &Post, ids: impl Iterator<Item = MessageId>) -> Result<BTreeSet<MessageId>, BoxError> {
     let batch: Vec<_> = ids
         .map(|id| {

@@ -1,48 +1,49 @@
-//! What came of a run.
+//! The result of a run.
 
 use dwell_core::MessageId;
 use serde::Serialize;
 use std::fmt;
 
-/// What came of a run, in numbers, with what was found.
+/// The result of a run: numbers and findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The transport, with its store if it needs one.
+    /// Transport, with its store if it needs one.
     pub transport: String,
-    /// Workers that were killed.
+    /// Number of killed workers.
     pub kills: usize,
-    /// What the plan was made of.
+    /// Seed of the plan.
     pub seed: u64,
     /// Messages whose send was confirmed.
     pub sent: usize,
-    /// What they came to: one copy for each subscription. Each is handled, dead, cancelled, unsure or lost.
+    /// Their copies, one for each subscription. Each is handled, dead, cancelled, unsure or lost.
     pub copies: usize,
     /// Copies that a handler handled.
     pub handled: usize,
-    /// Copies that were given up, and lie among the dead letters.
+    /// Copies that were given up and are dead letters.
     pub dead: usize,
     /// Copies that were cancelled before they were due.
     pub cancelled: usize,
-    /// Copies that came to no end, and may have been cancelled: by somebody who was killed before the answer, or in one
-    /// subscription while another had them.
+    /// Copies that have not ended and may have been cancelled: the worker was killed before the
+    /// answer, or another subscription had received the message already.
     pub unsure: usize,
-    /// Copies that came to no end.
+    /// Copies that have not ended.
     pub lost: usize,
-    /// Runs that started before their time.
+    /// Runs that started before their due time.
     pub early: usize,
-    /// Runs beyond the one that is owed to each copy at each count.
+    /// Runs beyond the one that is required for each copy at each count.
     pub duplicates: usize,
-    /// Those of them whose message was lost by a worker that was not killed, but stood still for longer than its lease.
+    /// Duplicates after a worker that was not killed, but stalled for longer than its lease.
     pub lapsed: usize,
-    /// Those of them that neither a kill nor a lease that ran out explains.
+    /// Duplicates that neither a kill nor an expired lease explains.
     pub unexplained: usize,
-    /// Other promises broken: a count that went down, a run after a cancellation, something left behind.
+    /// Other broken promises: decreasing counts, a run after a cancellation, messages left in the
+    /// store.
     pub broken: usize,
-    /// What was found, in words; not more than a person reads.
+    /// Findings as text, at most 20.
     pub findings: Vec<Finding>,
 }
 
-/// More than this nobody reads.
+/// Maximum number of findings that are listed.
 const MOST_FINDINGS: usize = 20;
 
 impl Report {
@@ -51,7 +52,7 @@ impl Report {
         self.lost + self.early + self.unexplained + self.broken == 0
     }
 
-    /// Counts a promise as broken.
+    /// Adds a broken promise.
     pub fn add(&mut self, finding: Finding) {
         *match finding.kind {
             Kind::Lost => &mut self.lost,
@@ -82,14 +83,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// One promise broken.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Which.
+    /// Kind of promise.
     pub kind: Kind,
-    /// For which message; none if it is not about one.
+    /// Message id; `None` if the finding is not about one message.
     pub id: Option<MessageId>,
-    /// How.
+    /// Description.
     pub text: String,
 }
 
@@ -108,16 +109,16 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Which promise was broken.
+/// Kind of a broken promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// What was confirmed came to no end.
+    /// A confirmed message has not ended.
     Lost,
-    /// A handler started before its time.
+    /// A handler started before the due time.
     Early,
-    /// A handler ran once more, and nothing explains it.
+    /// A handler ran again without an explanation.
     Unexplained,
-    /// Any other.
+    /// Any other promise.
     Broken,
 }

@@ -1,4 +1,4 @@
-//! One run: load and kills, then quiet, then the reckoning.
+//! One run: load and kills, then a drain, then the check.
 
 use super::{
     checker::{Checker, Dead, Holding, Inventory, Terms},
@@ -22,23 +22,24 @@ use std::{
     time::Duration,
 };
 
-/// What is asked for.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many to kill.
+    /// Number of kills.
     pub kills: usize,
-    /// What the plan is made of.
+    /// Seed of the plan.
     pub seed: u64,
 }
 
-/// By then a member of a group that came has joined it.
+/// Time within which a new member has joined its group.
 const SETTLED_IN: Duration = Duration::from_secs(5);
-/// How often the journals are looked through.
+/// Interval between scans of the journals.
 const ROUND: Duration = Duration::from_millis(200);
-/// Longer than this, nothing waits to become quiet.
+/// Longest time to wait for the load to drain.
 const LONGEST_DRAIN: Duration = Duration::from_secs(300);
 
-/// Runs, telling how far it is. The journals stay where they are if something was found: the path is the second answer.
+/// Runs the plan and reports its progress. The second result is the directory of the journals,
+/// which are kept if there are findings.
 pub(super) async fn run(
     rig: &dyn Rig,
     options: Options,
@@ -106,12 +107,12 @@ fn terms(capabilities: Capabilities, has_store: bool, subscriptions: &[Subscript
         Lease::Session => Holding::Session(micros(pace.session)),
     };
     let moves_at_once = capabilities.atomic_move != AtomicMove::No;
-    // Who cannot move in one step holds what waits in one place and copies it to the other.
+    // Without atomic moves, pending messages are stored in one place and copied to the other.
     let copies_what_waits = has_store || !moves_at_once;
     Terms { places, holding, moves_at_once, copies_what_waits }
 }
 
-/// What goes on while it runs.
+/// State of a run in progress.
 struct Show<'a> {
     rig: &'a dyn Rig,
     crew: Crew,
@@ -121,7 +122,7 @@ struct Show<'a> {
     inventory: Inventory,
     kills: usize,
     tell: &'a mut dyn FnMut(&str),
-    /// What was told last.
+    /// Last line of progress.
     said: String,
 }
 
@@ -132,9 +133,11 @@ impl Show<'_> {
         while self.kills < kills {
             self.start()?;
             clock.sleep(dice.millis(100, 700)).await;
-            // Sometimes several go at once, and sometimes one stays away for a while.
+            // Sometimes several workers are killed at once, and sometimes one is not restarted for
+            // a while.
             let at_once = if dice.chance(20) { 2 + dice.below(2) as usize } else { 1 };
-            // The server itself, where it is ours: everybody's calls fail, and what was confirmed must be there again.
+            // Sometimes the server itself is killed, if the rig can restart it. All calls fail
+            // then, and confirmed data must still exist afterwards.
             if self.rig.abilities().restart && dice.chance(10) {
                 if matches!(self.checker.holding(), Holding::Session(_)) {
                     clock.sleep(SETTLED_IN).await;
@@ -171,7 +174,7 @@ impl Show<'_> {
         Ok(())
     }
 
-    /// Reads on in the journals, and says how many lines there were.
+    /// Reads the new lines of the journals, and returns their number.
     fn look(&mut self) -> Result<usize, BoxError> {
         let mut lines = 0;
         self.tail.read(
@@ -184,7 +187,7 @@ impl Show<'_> {
         Ok(lines)
     }
 
-    /// Waits until nothing has happened for `quiet`, and once more for longer if something is missing then.
+    /// Waits until nothing has happened for `quiet`, and longer once if something is missing then.
     async fn drain(&mut self, quiet: Duration) -> Result<(), BoxError> {
         self.until_quiet(quiet).await?;
         self.inventory.dead.extend(self.letters.read().await?);
@@ -219,7 +222,7 @@ impl Show<'_> {
     }
 }
 
-/// What should be in no store that has come to rest, as far as it can tell.
+/// Lists the messages that a drained store should not hold, as far as its ledger shows.
 async fn left(transport: &dyn Transport, subscriptions: &[Subscription]) -> Result<Vec<String>, BoxError> {
     let Some(ledger) = transport.ledger() else { return Ok(vec![]) };
     let is_over = |state| matches!(state, State::Done | State::Dead | State::Discarded | State::Cancelled);
@@ -243,13 +246,13 @@ async fn left(transport: &dyn Transport, subscriptions: &[Subscription]) -> Resu
     Ok(left)
 }
 
-/// How many of those that are left are shown.
+/// Maximum number of leftover records in a finding.
 const SHOWN: usize = 5;
 
 fn shown(record: &Record) -> String {
     let until = record.lease_until.map(|until| format!(" until {}", until.0)).unwrap_or_default();
     format!(
-        "{} since {}, handed out {} times, last to {}{until}",
+        "{} since {}, delivered {} times, last to {}{until}",
         record.message.id,
         record.updated_at.0,
         record.deliveries,
@@ -260,7 +263,7 @@ fn shown(record: &Record) -> String {
 /// Reads the dead letters, on any transport.
 struct Letters(Vec<Arc<dyn Consumer>>);
 
-/// The reader of the dead letters.
+/// Subscription that reads the dead letters.
 const READER: &str = "reader";
 
 impl Letters {
@@ -279,7 +282,7 @@ impl Letters {
         Ok(Self(readers))
     }
 
-    /// All that lie there.
+    /// Reads all dead letters.
     async fn read(&self) -> Result<Vec<Dead>, BoxError> {
         let mut read = vec![];
         for reader in &self.0 {

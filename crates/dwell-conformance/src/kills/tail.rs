@@ -1,4 +1,4 @@
-//! Reads journals while they grow. What a kill has cut off in the middle of a line was never said.
+//! Reads journals while they grow. A line that a kill has truncated is ignored.
 
 use super::{journal::Line, worker::Name};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The journals of a directory, up to where they were read.
+/// The journals of a directory, up to the positions that were read.
 pub(super) struct Tail {
     directory: PathBuf,
     read: BTreeMap<Name, u64>,
@@ -19,7 +19,7 @@ impl Tail {
         Self { directory: directory.to_owned(), read: BTreeMap::new() }
     }
 
-    /// What was written since the last time, into the journals that are wanted.
+    /// Returns the new lines of the selected journals.
     pub(super) fn read(
         &mut self,
         is_wanted: impl Fn(&Name) -> bool,
@@ -54,7 +54,7 @@ mod tests {
     use std::{io::Write as _, sync::Arc};
 
     #[test]
-    fn a_journal_is_read_on_from_where_it_was_and_a_line_cut_short_was_never_said() {
+    fn a_journal_is_read_incrementally_and_a_truncated_line_is_ignored() {
         let directory = std::env::temp_dir().join(format!("dwell-tail-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let name = Name { role: Role::Canceller, slot: 0, incarnation: 1 };

@@ -1,5 +1,5 @@
-//! A transport that writes down what is handed out, renewed and settled: the engine above it cannot tell, and what it
-//! believes does not count.
+//! A transport that records deliveries, renewals and settlements in the journal. The engine above
+//! it does not notice, and its own view is not recorded.
 
 use super::journal::{Entry, Journal, Lease, lease};
 use dwell_core::{

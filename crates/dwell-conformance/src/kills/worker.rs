@@ -1,4 +1,4 @@
-//! A worker: this program again, as a process of its own, until it is killed or its input ends.
+//! A worker: a separate process of this program that runs until it is killed or its input ends.
 
 use super::{canceller, consumer, journal::Journal, load::Load, producer, watched::Watched};
 use crate::{Namespace, Rig};
@@ -16,16 +16,16 @@ use std::{
 /// The argument that makes the program a worker.
 const FLAG: &str = "--work-until-killed";
 
-/// How long a server may be away that a worker needs to begin.
+/// How long a worker waits at its start for an unavailable server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a worker does.
+/// Role of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     Producer,
     Consumer,
     Canceller,
-    /// Makes ready what is due, where that is a process of its own.
+    /// Promotes due messages, where a separate process does that.
     Promoter,
 }
 
@@ -42,7 +42,7 @@ impl Role {
     }
 }
 
-/// One life of one worker: a new incarnation takes the place of one that was killed.
+/// One incarnation of a worker. A new incarnation replaces a killed worker in its slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) role: Role,
@@ -72,28 +72,29 @@ impl Name {
         directory.join(format!("{self}.journal"))
     }
 
-    /// Where its error output goes.
+    /// Path of the log with its error output.
     pub(super) fn log(&self, directory: &Path) -> PathBuf {
         directory.join(format!("{self}.log"))
     }
 
-    /// An earlier life in the same place.
+    /// Whether this is an earlier incarnation in the same slot.
     pub(super) fn is_before(&self, other: &Self) -> bool {
         (self.role, self.slot) == (other.role, other.slot) && self.incarnation < other.incarnation
     }
 
-    /// The id of the message that this life sends as its `number`th.
+    /// Id of the `number`th message that this incarnation sends.
     pub(super) fn message(&self, number: u64) -> MessageId {
         format!("p{}-{}-{number}", self.slot, self.incarnation).into()
     }
 }
 
-/// Where a run has its journals, which go with it unless it found something. A store that is a file may be there as well.
+/// Directory of a run's journals, which are removed if there are no findings. A store that is a
+/// file may be there as well.
 pub fn directory(namespace: &Namespace) -> PathBuf {
     std::env::temp_dir().join("dwell-faults").join(namespace.to_string())
 }
 
-/// What a worker is told.
+/// Arguments of a worker.
 pub(super) struct Order {
     pub(super) name: Name,
     pub(super) namespace: Namespace,
@@ -107,7 +108,7 @@ impl Order {
         Some(Self { name: Name::parse(name)?, namespace: namespace.parse().ok()?, seed: seed.parse().ok()? })
     }
 
-    /// The same program, told this.
+    /// Command that starts this program with these arguments.
     pub(super) fn command(&self) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         let Self { name, namespace, seed } = self;
@@ -116,7 +117,7 @@ impl Order {
     }
 }
 
-/// A worker at its place.
+/// A running worker.
 pub(super) struct Post {
     pub(super) name: Name,
     pub(super) directory: PathBuf,
@@ -159,13 +160,13 @@ impl Post {
     }
 }
 
-/// Ends when the input does: whoever started us wants us to stop, or is gone.
+/// Ends with the input: the parent process requests a stop, or has ended.
 async fn told_to_stop() {
     let read = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
     let _ = read.await;
 }
 
-/// The server may be away just now: whoever runs a worker in earnest starts it again.
+/// Retries while the server is unavailable, as a supervisor would restart a real worker.
 pub(super) async fn patiently<T>(
     clock: &dyn Clock,
     mut attempt: impl AsyncFnMut() -> Result<T>,
@@ -190,7 +191,7 @@ async fn promote(rig: &dyn Rig, order: Order) -> Result<(), BoxError> {
     Ok(patiently(&*clock, promote).await?)
 }
 
-/// The worker's side: works until it is told to stop, or killed.
+/// Runs a worker until it is stopped or killed.
 pub(super) async fn work(rig: impl Rig, order: Order) -> ExitCode {
     let name = order.name.clone();
     let worked = async {
@@ -209,7 +210,7 @@ pub(super) async fn work(rig: impl Rig, order: Order) -> ExitCode {
     match worked.await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{name} cannot go on: {error}");
+            eprintln!("{name} failed: {error}");
             ExitCode::FAILURE
         }
     }

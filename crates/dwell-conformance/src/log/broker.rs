@@ -12,19 +12,20 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
 };
 
-/// How a [`LogBroker`] is set up.
+/// Settings of a [`LogBroker`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Partitions of each topic.
+    /// Number of partitions of each topic.
     pub partitions: usize,
-    /// The largest body, in bytes.
+    /// Maximum size of a body, in bytes.
     pub max_body: usize,
-    /// How many records of a partition may be handed out above its committed offset: what one stuck message holds up.
+    /// Maximum number of records of a partition that are delivered above its committed offset. One
+    /// stuck message holds up the partition at this span.
     pub max_span: usize,
 }
 
 impl Default for LogSettings {
-    /// 4 partitions, bodies up to 1 MiB, a span of 10 000.
+    /// Returns 4 partitions, bodies up to 1 MiB and a span of 10 000.
     fn default() -> Self {
         Self { partitions: 4, max_body: 1 << 20, max_span: 10_000 }
     }
@@ -32,19 +33,19 @@ impl Default for LogSettings {
 
 /// The server of the log, in this process. A clone is the same server.
 ///
-/// Records and committed offsets outlive everything but the last clone; sessions do not outlive [`Self::stop`]. The
-/// other switches make single parts of it fail, for tests.
+/// Records and committed offsets are kept until the last clone is dropped; sessions end with
+/// [`Self::stop`]. The other switches make single parts of the server fail, for tests.
 #[derive(Clone)]
 pub struct LogBroker(Arc<Shared>);
 
 struct Shared {
     settings: LogSettings,
     state: Mutex<State>,
-    /// Sessions, members and epochs: no number is given twice.
+    /// Source of session, member and epoch numbers. Each number is unique.
     numbers: AtomicU64,
 }
 
-/// All that the server knows.
+/// State of the server.
 pub(super) struct State {
     running: bool,
     pub(super) topics: BTreeMap<Text, TopicLog>,
@@ -53,12 +54,12 @@ pub(super) struct State {
     pub(super) failing_settles: usize,
 }
 
-/// One topic.
+/// A topic.
 pub(super) struct TopicLog {
-    /// `None` until somebody says.
+    /// Handling of unclaimed messages. `None` until a client declares it.
     pub(super) unclaimed: Option<Unclaimed>,
     pub(super) partitions: Vec<Vec<Record>>,
-    /// Where the next record without a key goes.
+    /// Partition of the next record without a key.
     turn: usize,
 }
 
@@ -79,14 +80,14 @@ impl TopicLog {
         self.partitions[partition].push(record);
     }
 
-    /// The offsets behind the last record of each partition.
+    /// Returns the next offset of each partition.
     pub(super) fn ends(&self) -> Vec<u64> {
         self.partitions.iter().map(|records| records.len() as u64).collect()
     }
 }
 
 impl LogBroker {
-    /// A running server without topics.
+    /// Creates a running server without topics.
     pub fn new(settings: LogSettings) -> Self {
         let settings = LogSettings { partitions: settings.partitions.max(1), ..settings };
         let state = State {
@@ -99,19 +100,20 @@ impl LogBroker {
         Self(Arc::new(Shared { settings, state: Mutex::new(state), numbers: AtomicU64::new(1) }))
     }
 
-    /// From now on everything is `Unavailable`, and all sessions are gone. What was appended and committed stays.
+    /// Makes all calls fail with `Unavailable`, and ends all sessions. Appended and committed data
+    /// stays.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.running = false;
         state.groups.values_mut().for_each(|group| group.drop_all(self.numbers()));
     }
 
-    /// Serves again.
+    /// Starts the server again.
     pub fn start(&self) {
         self.lock().running = true;
     }
 
-    /// [`Self::stop`] and [`Self::start`] at once: all sessions are gone, and every consumer joins again with its next
+    /// Stops and starts the server: all sessions end, and every consumer joins again with its next
     /// receive.
     pub fn restart(&self) {
         let mut state = self.lock();
@@ -119,12 +121,13 @@ impl LogBroker {
         state.groups.values_mut().for_each(|group| group.drop_all(self.numbers()));
     }
 
-    /// As if the client had been silent for too long: its partitions go to other members, and its receipts are stale.
+    /// Ends a session as after a timeout: its partitions move to other members, and its receipts
+    /// become stale.
     pub fn drop_session(&self, session: u64) {
         self.lock().groups.values_mut().for_each(|group| group.drop_session(session, self.numbers()));
     }
 
-    /// While `broken`, appending to this topic is `Unavailable`.
+    /// Makes appends to this topic fail with `Unavailable` while `broken` is true.
     pub fn set_broken(&self, topic: &str, broken: bool) {
         let mut state = self.lock();
         if broken {
@@ -134,12 +137,12 @@ impl LogBroker {
         };
     }
 
-    /// The next `count` settlements fail with `Unavailable` and change nothing.
+    /// Makes the next `count` settlements fail with `Unavailable`. They have no effect.
     pub fn fail_next_settles(&self, count: usize) {
         self.lock().failing_settles = count;
     }
 
-    /// Appends a record as any other client of the log would. `NotFound` if there is no such topic.
+    /// Appends a record as another client of the log would. `NotFound` if the topic does not exist.
     pub fn append_foreign(
         &self,
         topic: &str,
@@ -150,13 +153,14 @@ impl LogBroker {
         self.running()?.append(topic, Record { at: None, key, headers, body: body.into() })
     }
 
-    /// How many records a subscription has committed past, in its topic and its own retry topic together.
+    /// Returns the number of committed records of a subscription, in its topic and its retry topic
+    /// together.
     pub fn committed(&self, subscription: &Address) -> Result<u64> {
         let state = self.lock();
         Ok(state.group(subscription)?.committed.iter().sum())
     }
 
-    /// How many records a subscription has not committed past.
+    /// Returns the number of records that a subscription has not committed.
     pub fn lag(&self, subscription: &Address) -> Result<u64> {
         let state = self.lock();
         let group = state.group(subscription)?;
@@ -177,7 +181,7 @@ impl LogBroker {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, if the server is up.
+    /// Returns the state, if the server is running.
     pub(super) fn running(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
         if state.running { Ok(state) } else { Err(stopped()) }
@@ -196,12 +200,12 @@ impl fmt::Debug for LogBroker {
 }
 
 impl State {
-    /// Appends, and wakes whoever reads there.
+    /// Appends a record, and wakes the consumers of the topic.
     pub(super) fn append(&mut self, topic: &str, record: Record) -> Result<()> {
         if self.broken.contains(topic) {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("the topic `{topic}` of the log takes no records now: try again later"),
+                format!("topic `{topic}` of the log is unavailable; try again later"),
             ));
         }
         let log = self.topics.get_mut(topic).ok_or_else(|| missing(&format!("topic `{topic}`")))?;
@@ -214,7 +218,7 @@ impl State {
         Ok(())
     }
 
-    /// The topic that this address is appended to.
+    /// Returns the topic that messages for this address are appended to.
     pub(super) fn topic_of(&self, to: &Address) -> Result<Text> {
         match to {
             Address::Topic(topic) => Ok(topic.clone()),
@@ -236,13 +240,13 @@ impl State {
 }
 
 pub(super) fn stopped() -> Error {
-    Error::new(ErrorKind::Unavailable, "the log's broker is stopped: try again when it has started")
+    Error::new(ErrorKind::Unavailable, "the broker of the log is stopped; try again after it has started")
 }
 
 pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "this connection to the log was closed: connect again")
+    Error::new(ErrorKind::Closed, "this connection to the log is closed; connect again")
 }
 
 pub(super) fn missing(what: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("the log has no {what}: provision it first"))
+    Error::new(ErrorKind::NotFound, format!("the log has no {what}; provision it first"))
 }

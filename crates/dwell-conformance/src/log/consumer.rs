@@ -1,4 +1,4 @@
-//! A member of a group: receives, acks in any order, leaves.
+//! A member of a group: receives, acks in any order, and leaves.
 
 use super::{
     broker::{LogBroker, State, closed, missing, stopped},
@@ -19,7 +19,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// A receipt's position is its lane in these upper bits, and its offset below.
+/// Position of a receipt: the lane in the upper bits, the offset in the lower ones.
 const LANE_SHIFT: u32 = 48;
 
 pub(super) struct LogConsumer {
@@ -53,7 +53,8 @@ impl LogConsumer {
         Ok(Self { broker, clock, session, subscription, group, member, closed: AtomicBool::new(false), wake })
     }
 
-    /// What can be had now. Nothing is awaited after a record was taken, so a dropped receive loses none.
+    /// Takes the available records. Nothing is awaited after a record was taken, so a dropped
+    /// receive loses none.
     fn take(&self, max: usize) -> Result<Vec<Delivery>> {
         if self.closed.load(Ordering::SeqCst) || self.session.is_closed() {
             return Err(closed());
@@ -95,16 +96,18 @@ impl LogConsumer {
         let of = &self.subscription.address();
         let undeclared = match &settle.action {
             Action::Ack { result: None } => None,
-            Action::Ack { result: Some(_) } => Some("keep a result: it has no ledger"),
-            Action::Release => Some("release: move it to its own subscription instead"),
-            Action::Move { .. } => Some("move in one step: copy, confirm, then ack instead"),
+            Action::Ack { result: Some(_) } => Some("keep a result, because it has no ledger"),
+            Action::Release => Some("release a message; move it to its own subscription instead"),
+            Action::Move { .. } => {
+                Some("move atomically; copy the message, wait for the confirmation, then ack")
+            }
         };
         if let Some(what) = undeclared {
             return Err(Error::new(ErrorKind::Unsupported, format!("the log cannot {what} (`{of}`)")));
         }
         if state.failing_settles > 0 {
             state.failing_settles -= 1;
-            let text = format!("the log could not commit for `{of}`: settle it again");
+            let text = format!("committing for `{of}` failed; settle the message again");
             return Err(Error::new(ErrorKind::Unavailable, text));
         }
         let LeaseId { position, fence } = settle.delivery.receipt.lease();
@@ -112,7 +115,7 @@ impl LogConsumer {
         let stale = || {
             let id = &settle.delivery.message.id;
             let text =
-                format!("`{id}` is no longer this consumer's in `{of}`: its partition was assigned anew");
+                format!("`{id}` in `{of}` no longer belongs to this consumer: its partition was reassigned");
             Error::new(ErrorKind::Stale, text)
         };
         let max_span = self.broker.settings().max_span;
@@ -145,7 +148,7 @@ impl Consumer for LogConsumer {
         Box::pin(async move {
             let mut give_up = self.clock.sleep(wait);
             loop {
-                // Before looking, so that a record that comes right after is not missed.
+                // Registered before the check, so that no record in between is missed.
                 let mut woken = pin!(self.wake.notified());
                 woken.as_mut().enable();
                 let batch = self.take(max)?;
@@ -172,7 +175,7 @@ impl Consumer for LogConsumer {
         ready(unsettled.collect())
     }
 
-    /// Nothing to renew; says which deliveries were lost with their partition.
+    /// Returns the deliveries that were lost with their partition. There is no lease to renew.
     fn extend(&self, leases: Vec<LeaseId>, _by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
         ready(self.broker.running().map(|mut state| {
             let mut group = state.groups.get_mut(&self.group);
@@ -191,7 +194,8 @@ impl Consumer for LogConsumer {
     }
 }
 
-/// A consumer that is dropped without `close` ends its session as a crash does: nothing more is committed.
+/// Ends the session of a consumer that is dropped without `close`, as a crash does: nothing more is
+/// committed.
 impl Drop for LogConsumer {
     fn drop(&mut self) {
         self.leave();

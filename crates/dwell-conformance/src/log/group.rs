@@ -1,4 +1,4 @@
-//! A consumer group: who reads which partition, from where, and what is committed.
+//! A consumer group: the assignment of partitions, read positions and committed offsets.
 
 use dwell_core::{LowWater, Subscription, Text};
 use std::{
@@ -10,15 +10,15 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// One group. It reads *lanes*: first the partitions of its topic, then those of its retry topic.
+/// A group. It reads *lanes*: first the partitions of its topic, then those of its retry topic.
 pub(super) struct Group {
     pub(super) topic: Text,
     pub(super) subscription: Text,
-    /// Not only there to keep what nobody subscribed to.
+    /// Whether a subscription was declared. Otherwise the group only keeps unclaimed messages.
     pub(super) declared: bool,
-    /// For each lane, the next offset that a new owner reads.
+    /// First offset that a new owner reads, for each lane.
     pub(super) committed: Vec<u64>,
-    /// For each lane, who reads it now.
+    /// Current assignment of each lane.
     claims: Vec<Option<Claim>>,
     members: BTreeMap<u64, Member>,
     /// Wakes every waiting receive of the group.
@@ -27,32 +27,32 @@ pub(super) struct Group {
 
 struct Member {
     session: u64,
-    /// The lane to look at first, so that a busy one does not starve the others.
+    /// Lane to read first. It rotates so that a busy lane does not starve the others.
     turn: usize,
 }
 
-/// The assignment of one lane to one member.
+/// Assignment of a lane to a member.
 pub(super) struct Claim {
     member: u64,
-    /// The fence of all receipts handed out under it.
+    /// Fence of all receipts under this assignment.
     pub(super) epoch: u64,
-    /// The next offset to read.
+    /// Next offset to read.
     pub(super) next: u64,
     pub(super) tracker: LowWater,
 }
 
-/// The name of the group of a subscription.
+/// Returns the name of a subscription's group.
 pub(super) fn group_name(topic: &str, subscription: &str) -> Text {
     format!("{topic}.{subscription}").into()
 }
 
-/// The name of the topic that a subscription alone reads.
+/// Returns the name of the topic that only this subscription reads.
 pub(super) fn retry_topic(group: &str) -> Text {
     format!("dwell.retry.{group}").into()
 }
 
 impl Group {
-    /// Starts reading its topic at `start`, and its retry topic at the beginning.
+    /// Creates a group that reads its topic from `start`, and its retry topic from the beginning.
     pub(super) fn new(topic: &Text, subscription: &Text, declared: bool, start: Vec<u64>) -> Self {
         let lanes = start.len() * 2;
         let mut committed = start;
@@ -76,7 +76,7 @@ impl Group {
         self.topic == subscription.topic && self.subscription == subscription.name
     }
 
-    /// Where a lane lies: topic and partition.
+    /// Returns the topic and partition of a lane.
     pub(super) fn place(&self, lane: usize) -> (Text, usize) {
         let partitions = self.claims.len() / 2;
         match lane.checked_sub(partitions) {
@@ -100,7 +100,7 @@ impl Group {
         }
     }
 
-    /// All members of a session leave.
+    /// Removes all members of a session.
     pub(super) fn drop_session(&mut self, session: u64, epochs: &AtomicU64) {
         let before = self.members.len();
         self.members.retain(|_, member| member.session != session);
@@ -109,13 +109,13 @@ impl Group {
         }
     }
 
-    /// Everybody leaves at once, as when the broker goes away.
+    /// Removes all members, as after a broker failure.
     pub(super) fn drop_all(&mut self, epochs: &AtomicU64) {
         self.members.clear();
         self.rebalance(epochs);
     }
 
-    /// The lanes that a member reads, beginning with another one each time.
+    /// Returns the lanes of a member, starting at another one each time.
     pub(super) fn lanes_of(&mut self, member: u64) -> Vec<usize> {
         let turn = self.members.get_mut(&member).map_or(0, |member| {
             member.turn = member.turn.wrapping_add(1);
@@ -128,17 +128,17 @@ impl Group {
         lanes
     }
 
-    /// The claim of a lane, whoever has it.
+    /// Returns the current claim of a lane.
     pub(super) fn claim(&mut self, lane: usize) -> Option<&mut Claim> {
         self.claims.get_mut(lane)?.as_mut()
     }
 
-    /// The claim that this member holds under this epoch, if it still does.
+    /// Returns the claim of a lane if this member still holds it under this epoch.
     pub(super) fn claim_of(&mut self, lane: usize, member: u64, epoch: u64) -> Option<&mut Claim> {
         self.claim(lane).filter(|claim| claim.member == member && claim.epoch == epoch)
     }
 
-    /// An offset is done with: commits as far as there is no gap.
+    /// Marks an offset as done, and commits up to the first gap.
     pub(super) fn complete(&mut self, lane: usize, offset: u64) {
         if let Some(claim) = self.claims[lane].as_mut() {
             claim.tracker.complete(offset);
@@ -146,7 +146,8 @@ impl Group {
         }
     }
 
-    /// Divides the lanes among the members, topic and retry topic each evenly, moving as few as possible.
+    /// Distributes the lanes evenly among the members, for topic and retry topic separately, and
+    /// moves as few as possible.
     fn rebalance(&mut self, epochs: &AtomicU64) {
         let (committed, members) = (&self.committed, &self.members);
         let partitions = self.claims.len() / 2;

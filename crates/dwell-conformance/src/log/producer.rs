@@ -1,4 +1,4 @@
-//! Appending.
+//! The producer: appends records.
 
 use super::{
     broker::{LogBroker, closed},
@@ -42,7 +42,7 @@ impl LogProducer {
         if !self.capabilities.reaches(envelope.due, now) {
             return refuse(
                 ErrorKind::Unsupported,
-                format!("the log cannot hold a message for `{to}` until it is due: set `delay=scheduler`"),
+                format!("the log cannot hold a message for `{to}` until it is due; set `delay=scheduler`"),
             );
         }
         if envelope.once.is_some() {
@@ -59,7 +59,7 @@ impl LogProducer {
             return refuse(
                 ErrorKind::TooLarge,
                 format!(
-                    "a body of {size} bytes for `{to}` is over the log's limit of {limit}: make it smaller"
+                    "the body for `{to}` has {size} bytes, but the log allows {limit}; send a smaller message"
                 ),
             );
         }

@@ -1,4 +1,4 @@
-//! Making sure that topics, groups and retry topics are there.
+//! Provisioning of topics, groups and retry topics.
 
 use super::{
     broker::{LogBroker, State, TopicLog, missing},
@@ -8,7 +8,7 @@ use dwell_core::{
     Address, Error, ErrorKind, OnMissing, Result, SettingChanges, Subscription, Text, Topic, Unclaimed,
 };
 
-/// What has to be there: topics, with what was said about unclaimed messages, and subscriptions.
+/// Requested topics, with their handling of unclaimed messages, and subscriptions.
 #[derive(Default)]
 struct Wanted {
     topics: Vec<(Text, Option<Unclaimed>)>,
@@ -40,7 +40,7 @@ impl Wanted {
 }
 
 impl LogBroker {
-    /// Looks at everything before it makes anything, so that a conflict leaves no half of it behind.
+    /// Checks everything before it creates anything, so that a conflict has no partial effect.
     pub(super) fn provision(
         &self,
         topics: &[Topic],
@@ -68,7 +68,8 @@ impl LogBroker {
         for (topic, name) in &wanted.subscriptions {
             state.create_group(topic, name, partitions);
         }
-        // Only now, because a topic that is subscribed to in the same call needs no default subscription.
+        // Topics come last, because a topic that gets a subscription in the same call needs no
+        // default subscription.
         for (topic, _) in &wanted.topics {
             if state.keeps(topic) && !state.is_claimed(topic) {
                 state.insert_group(Group::new(topic, topic, false, vec![0; partitions]), partitions);
@@ -81,7 +82,8 @@ impl LogBroker {
 }
 
 impl State {
-    /// The settings that change. `Conflict` if one cannot be changed, or two pairs of names make one group.
+    /// Returns the settings that change. `Conflict` if one cannot be changed, or two pairs of names
+    /// result in one group name.
     fn changes(
         &self,
         topics: &[Topic],
@@ -151,7 +153,8 @@ impl State {
         default.wake.notify_waiters();
     }
 
-    /// What was addressed to the default subscription alone, and not yet committed, goes to the one that adopts it.
+    /// Moves the uncommitted messages of the default subscription's retry topic to the subscription
+    /// that replaces it.
     fn adopt_retries(&mut self, default: &Group, by: &str) {
         let Some(log) = self.topics.remove(&retry_topic(&default.name())) else { return };
         let committed = &default.committed[log.partitions.len()..];

@@ -1,12 +1,12 @@
-//! What lies in a partition, and how it becomes a message.
+//! A record of a partition, and its conversion to a message.
 
 use bytes::Bytes;
 use dwell_core::{Headers, Message, MessageId, Text, Timestamp, wire};
 
-/// One record of a partition.
+/// A record of a partition.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// When it was appended, where that is known.
+    /// Time of the append, if known.
     pub(super) at: Option<Timestamp>,
     pub(super) key: Option<Bytes>,
     pub(super) headers: Headers,
@@ -23,14 +23,16 @@ impl Record {
         }
     }
 
-    /// The message in it, and what could not be read of it. `position` is where it lies: topic, partition and offset.
+    /// Returns the message, and the parts that are unreadable. `position` is topic, partition and
+    /// offset.
     pub(super) fn message(&self, position: (&str, usize, u64)) -> (Message, Option<Text>) {
         let id = || position_id(position);
         wire::from_headers(self.headers.clone(), self.key.clone(), self.body.clone(), id)
     }
 }
 
-/// Names a foreign message after its position, in the alphabet and length of ids: `[A-Za-z0-9_:-]{1,128}`.
+/// Returns an id for a foreign message from its position, in the format of ids:
+/// `[A-Za-z0-9_:-]{1,128}`.
 fn position_id((topic, partition, offset): (&str, usize, u64)) -> MessageId {
     const LONGEST: usize = 64;
     let allowed = |c: char| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' };
@@ -43,7 +45,7 @@ fn position_id((topic, partition, offset): (&str, usize, u64)) -> MessageId {
     format!("{name}{rest}:{partition}:{offset}").into()
 }
 
-/// FNV-1a: a key goes to the same partition in every process.
+/// Returns the FNV-1a hash, so that a key goes to the same partition in every process.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)

@@ -38,7 +38,7 @@ impl Setup {
         self.log.consumer(of).await.unwrap()
     }
 
-    /// With the subscription `orders/mail`, and a consumer of it.
+    /// Adds the subscription `orders/mail`, and a consumer of it.
     async fn reading(self) -> (Self, Arc<dyn Consumer>) {
         self.create(&[], &[mail()]).await;
         let consumer = self.consumer(mail()).await;
@@ -87,7 +87,7 @@ async fn ack(consumer: &Arc<dyn Consumer>, delivery: Delivery) {
 }
 
 async fn ack_error(consumer: &Arc<dyn Consumer>, delivery: Delivery) -> ErrorKind {
-    settle(consumer, delivery, Action::ACK).await.expect("it must not be settled").error.kind()
+    settle(consumer, delivery, Action::ACK).await.expect("the settlement fails").error.kind()
 }
 
 fn ids(ids: &[&str]) -> BTreeSet<String> {
@@ -107,7 +107,7 @@ async fn a_key_stays_in_one_partition_and_in_order() {
         batch.iter().map(|delivery| delivery.message.id.to_string()).collect::<Vec<_>>()
     };
     let all = [order(&first).await, order(&second).await];
-    assert!(all.iter().any(Vec::is_empty), "one consumer has the key: {all:?}");
+    assert!(all.iter().any(Vec::is_empty), "one consumer receives all messages of the key: {all:?}");
     assert_eq!(all.concat(), (0..8).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
@@ -125,7 +125,7 @@ async fn messages_without_a_key_take_turns() {
 }
 
 #[tokio::test]
-async fn the_mark_is_committed_only_as_far_as_there_is_no_gap() {
+async fn offsets_are_committed_up_to_the_first_gap() {
     let (setup, consumer) = one_partition().reading().await;
     setup.orders(&["a", "b", "c"]).await;
     let [a, b, c] = receive(&consumer).await.try_into().unwrap();
@@ -138,7 +138,7 @@ async fn the_mark_is_committed_only_as_far_as_there_is_no_gap() {
 }
 
 #[tokio::test]
-async fn a_crash_redelivers_from_the_mark_and_never_skips() {
+async fn a_crash_redelivers_from_the_committed_offset() {
     let (setup, consumer) = one_partition().reading().await;
     setup.orders(&["a", "b", "c"]).await;
     let [a, _b, c] = receive(&consumer).await.try_into().unwrap();
@@ -150,7 +150,7 @@ async fn a_crash_redelivers_from_the_mark_and_never_skips() {
 }
 
 #[tokio::test]
-async fn a_member_that_joins_takes_its_share_and_makes_the_receipts_of_that_share_stale() {
+async fn a_new_member_takes_partitions_and_makes_their_receipts_stale() {
     let (setup, first) = setup(LogSettings { partitions: 2, ..LogSettings::default() }).reading().await;
     setup.orders(&["a", "b"]).await;
     let held = receive(&first).await;
@@ -179,13 +179,13 @@ async fn partitions_are_divided_evenly_and_come_back_when_a_member_leaves() {
     setup.orders(&["a", "b", "c", "d"]).await;
     assert_eq!((receive(&first).await.len(), receive(&second).await.len()), (2, 2));
     second.close().await.unwrap();
-    assert_eq!(receive(&first).await.len(), 2, "what the other held");
+    assert_eq!(receive(&first).await.len(), 2, "the partitions of the other member move");
     assert_eq!(receive_error(&second).await, ErrorKind::Closed);
     second.close().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_receipt_is_good_for_its_own_consumer_and_once() {
+async fn a_receipt_works_once_and_only_for_its_consumer() {
     let (setup, consumer) = one_partition().reading().await;
     let idle = setup.consumer(mail()).await;
     setup.orders(&["a"]).await;
@@ -205,7 +205,7 @@ async fn a_receipt_is_good_for_its_own_consumer_and_once() {
 }
 
 #[tokio::test]
-async fn a_dropped_session_loses_its_partitions_and_joins_again_with_its_next_receive() {
+async fn a_dropped_session_loses_its_partitions_and_rejoins_on_receive() {
     let (setup, consumer) = one_partition().reading().await;
     setup.orders(&["a"]).await;
     let late = receive(&consumer).await.pop().unwrap();
@@ -217,7 +217,7 @@ async fn a_dropped_session_loses_its_partitions_and_joins_again_with_its_next_re
 }
 
 #[tokio::test]
-async fn a_member_stays_one_however_long_it_does_not_receive() {
+async fn a_member_that_does_not_receive_stays_in_the_group() {
     let (setup, consumer) = one_partition().reading().await;
     let waiting = setup.consumer(mail()).await;
     setup.orders(&["a"]).await;
@@ -228,7 +228,7 @@ async fn a_member_stays_one_however_long_it_does_not_receive() {
 }
 
 #[tokio::test]
-async fn a_waiting_receive_wakes_for_a_record_and_gives_up_on_the_clock() {
+async fn a_waiting_receive_wakes_for_a_record_and_ends_at_its_timeout() {
     let (setup, consumer) = one_partition().reading().await;
     let waiting = tokio::spawn({
         let consumer = consumer.clone();
@@ -247,7 +247,7 @@ async fn a_waiting_receive_wakes_for_a_record_and_gives_up_on_the_clock() {
 }
 
 #[tokio::test]
-async fn a_receive_that_is_dropped_loses_nothing() {
+async fn a_dropped_receive_loses_nothing() {
     let (setup, consumer) = one_partition().reading().await;
     for n in 0..10 {
         let mut receive = consumer.receive(10, SECOND, None);
@@ -261,7 +261,7 @@ async fn a_receive_that_is_dropped_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_span_stops_the_reading_until_the_stuck_message_is_settled() {
+async fn a_full_span_stops_reading_until_the_stuck_message_is_settled() {
     let settings = LogSettings { partitions: 1, max_span: 3, ..LogSettings::default() };
     let (setup, consumer) = setup(settings).reading().await;
     setup.orders(&["a", "b", "c", "d"]).await;
@@ -290,7 +290,7 @@ async fn a_restart_drops_sessions_and_keeps_records_and_commits() {
 }
 
 #[tokio::test]
-async fn a_stopped_broker_is_unavailable_for_everything_and_wakes_who_waits() {
+async fn a_stopped_broker_is_unavailable_and_wakes_waiting_receives() {
     let (setup, consumer) = one_partition().reading().await;
     setup.orders(&["a"]).await;
     let held = receive(&consumer).await.pop().unwrap();
@@ -315,7 +315,7 @@ async fn a_stopped_broker_is_unavailable_for_everything_and_wakes_who_waits() {
 }
 
 #[tokio::test]
-async fn a_subscription_is_addressed_alone() {
+async fn a_message_can_be_addressed_to_one_subscription() {
     let setup = setup(LogSettings::default());
     let stock = Subscription::new("orders", "stock");
     setup.create(&[], &[mail(), stock.clone()]).await;
@@ -329,7 +329,7 @@ async fn a_subscription_is_addressed_alone() {
 }
 
 #[tokio::test]
-async fn what_is_not_declared_is_refused_and_changes_nothing() {
+async fn undeclared_capabilities_are_refused_without_effect() {
     let (setup, consumer) = one_partition().reading().await;
     let order = || Envelope::new(Address::topic("orders"), Message::new("a", "t", ""));
     let late = setup.try_send(order().due(Due::After(SECOND))).await.unwrap_err();
@@ -354,7 +354,7 @@ async fn what_is_not_declared_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_items_of_a_batch_fail_alone() {
+async fn items_of_a_batch_fail_independently() {
     let settings = LogSettings { partitions: 1, max_body: 8, ..LogSettings::default() };
     let (setup, consumer) = setup(settings).reading().await;
     setup.create(&[Topic::named("broken")], &[]).await;
@@ -386,7 +386,7 @@ async fn the_items_of_a_batch_fail_alone() {
 }
 
 #[tokio::test]
-async fn a_failed_settlement_changes_nothing_and_can_be_repeated() {
+async fn a_failed_settlement_has_no_effect_and_can_be_repeated() {
     let (setup, consumer) = one_partition().reading().await;
     setup.orders(&["a"]).await;
     let delivery = receive(&consumer).await.pop().unwrap();
@@ -399,7 +399,7 @@ async fn a_failed_settlement_changes_nothing_and_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn all_fields_and_headers_come_back_as_they_were_sent() {
+async fn all_fields_and_headers_are_preserved() {
     let (setup, consumer) = one_partition().reading().await;
     let mut message = Message::new("a", "orders.placed", vec![0u8, 255]);
     message.key = Some("k".into());
@@ -414,7 +414,7 @@ async fn all_fields_and_headers_come_back_as_they_were_sent() {
 }
 
 #[tokio::test]
-async fn a_foreign_record_gets_an_id_of_allowed_letters_that_it_keeps() {
+async fn a_foreign_record_gets_a_valid_and_stable_id() {
     let setup = one_partition();
     let long = "o.".repeat(60);
     let subscription = Subscription::new(&*long, "mail");
@@ -433,7 +433,7 @@ async fn a_foreign_record_gets_an_id_of_allowed_letters_that_it_keeps() {
 }
 
 #[tokio::test]
-async fn a_record_with_unreadable_counts_is_handed_out_with_its_problem_and_nothing_is_hidden() {
+async fn a_record_with_unreadable_counts_is_delivered_with_a_problem() {
     let (setup, consumer) = one_partition().reading().await;
     let bad = [(wire::HANDLED_COUNT, "three"), (wire::FAILED_COUNT, "2"), ("mine", "kept")];
     setup.broker.append_foreign("orders", Some("k".into()), Headers::from_iter(bad), "body").unwrap();
@@ -450,7 +450,7 @@ async fn a_record_with_unreadable_counts_is_handed_out_with_its_problem_and_noth
 }
 
 #[tokio::test]
-async fn an_event_topic_that_nobody_subscribed_to_discards_and_one_that_keeps_is_adopted() {
+async fn an_unclaimed_event_is_discarded_and_an_unclaimed_command_is_adopted() {
     let setup = setup(LogSettings::default());
     setup.create(&[Topic::named("orders"), Topic::named("jobs").keep(), Topic::named("jobs.dlq")], &[]).await;
     for topic in ["orders", "jobs", "jobs.dlq"] {
@@ -468,14 +468,14 @@ async fn an_event_topic_that_nobody_subscribed_to_discards_and_one_that_keeps_is
     assert_eq!(receive_ids(&setup.consumer(jobs).await).await, ids(&["before", "alone"]));
     assert_eq!(receive_ids(&setup.consumer(dead).await).await, ids(&["before"]));
 
-    assert_eq!(receive_error(&default).await, ErrorKind::NotFound, "it was adopted");
+    assert_eq!(receive_error(&default).await, ErrorKind::NotFound, "a named subscription has replaced it");
     assert_eq!(ack_error(&default, held.into_iter().next().unwrap()).await, ErrorKind::Stale);
     let to_default = Envelope::new(Address::subscription("jobs", "jobs"), Message::new("x", "t", ""));
     assert_eq!(setup.try_send(to_default).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test]
-async fn the_first_named_subscription_goes_on_where_the_default_one_stands() {
+async fn the_first_named_subscription_starts_at_the_position_of_the_default_one() {
     let setup = one_partition();
     setup.create(&[Topic::named("jobs").keep()], &[]).await;
     setup.send(Address::topic("jobs"), &["done", "open"]).await;
@@ -488,7 +488,7 @@ async fn the_first_named_subscription_goes_on_where_the_default_one_stands() {
 }
 
 #[tokio::test]
-async fn a_default_subscription_that_was_declared_is_not_adopted() {
+async fn a_declared_default_subscription_is_not_replaced() {
     let setup = one_partition();
     let declared = Subscription::new("jobs", "jobs");
     setup.create(&[Topic::named("jobs").keep()], std::slice::from_ref(&declared)).await;
@@ -498,7 +498,7 @@ async fn a_default_subscription_that_was_declared_is_not_adopted() {
 }
 
 #[tokio::test]
-async fn provisioning_creates_validates_or_does_not_look() {
+async fn provisioning_creates_validates_or_assumes() {
     let setup = one_partition();
     setup.log.provision(&[], &[mail()], OnMissing::Assume).await.unwrap();
     assert_eq!(setup.log.consumer(mail()).await.err().unwrap().kind(), ErrorKind::NotFound);
@@ -514,7 +514,7 @@ async fn provisioning_creates_validates_or_does_not_look() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_hold_at_once_are_a_conflict_and_change_nothing() {
+async fn contradictory_settings_are_a_conflict_without_effect() {
     let setup = one_partition();
     setup.create(&[Topic::named("orders").discard()], &[]).await;
     let kind = async |topics: &[Topic], subscriptions: &[Subscription]| {
@@ -525,7 +525,7 @@ async fn settings_that_cannot_hold_at_once_are_a_conflict_and_change_nothing() {
     let both = [keep.clone(), Topic::named("orders").discard(), Topic::named("new")];
     assert_eq!(kind(&both, &[]).await, Some(ErrorKind::Conflict));
     let validated = setup.log.provision(&[Topic::named("new")], &[], OnMissing::Validate).await;
-    assert_eq!(validated.unwrap_err().kind(), ErrorKind::NotFound, "no half of it was made");
+    assert_eq!(validated.unwrap_err().kind(), ErrorKind::NotFound, "nothing was created");
     let validated = setup.log.provision(&[keep], &[], OnMissing::Validate).await;
     assert_eq!(validated.unwrap_err().kind(), ErrorKind::Conflict);
 
@@ -536,14 +536,14 @@ async fn settings_that_cannot_hold_at_once_are_a_conflict_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn declaring_a_topic_and_subscribing_to_it_may_happen_in_any_order() {
+async fn a_topic_may_be_declared_before_or_after_its_subscription() {
     let setup = one_partition();
     setup.create(&[], &[mail()]).await;
     setup.create(&[Topic::named("orders").keep()], &[]).await;
     setup.orders(&["a"]).await;
     assert_eq!(receive_ids(&setup.consumer(mail()).await).await, ids(&["a"]));
     let default = setup.log.consumer(Subscription::new("orders", "orders")).await;
-    assert_eq!(default.err().unwrap().kind(), ErrorKind::NotFound, "it is claimed already");
+    assert_eq!(default.err().unwrap().kind(), ErrorKind::NotFound, "the topic has a named subscription");
 }
 
 #[tokio::test]

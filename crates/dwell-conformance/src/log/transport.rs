@@ -1,4 +1,4 @@
-//! One client of the log.
+//! A client of the log.
 
 use super::{
     broker::{LogBroker, closed},
@@ -17,11 +17,13 @@ use std::{
     },
 };
 
-/// A client connected to a [`LogBroker`].
+/// Client of a [`LogBroker`].
 ///
 /// ```
 /// use dwell_conformance::log::{Log, LogBroker, LogSettings};
-/// use dwell_core::{Address, Envelope, Message, OnMissing, Seams, Subscription, Transport, VirtualClock};
+/// use dwell_core::{
+///     Address, Envelope, Message, OnMissing, Seams, Subscription, Transport, VirtualClock,
+/// };
 /// use std::time::Duration;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
@@ -44,7 +46,7 @@ pub struct Log {
     capabilities: Capabilities,
 }
 
-/// What a client's producer and consumers share.
+/// State that a client's producer and consumers share.
 pub(super) struct Session {
     pub(super) number: u64,
     closed: AtomicBool,
@@ -67,7 +69,7 @@ impl Log {
         Ok(Self { broker: broker.clone(), seams, session, capabilities })
     }
 
-    /// Names this client to [`LogBroker::drop_session`].
+    /// Session number of this client, for [`LogBroker::drop_session`].
     pub fn session(&self) -> u64 {
         self.session.number
     }

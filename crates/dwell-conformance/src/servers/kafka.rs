@@ -1,8 +1,8 @@
 //! Apache Kafka in KRaft mode: one node, or a cluster of three, each of them broker and controller
 //! in one process.
 //!
-//! The jars come from Maven Central and are kept in the user's cache. It takes a Java runtime, and
-//! Maven the first time.
+//! The jars are fetched from Maven Central into the user's cache. Requires a Java runtime, and
+//! Maven for the first start.
 
 use super::{free_ports, keeper::Keeper, require, wait_until};
 use std::{
@@ -14,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-/// The version that is fetched and started.
+/// Version of Kafka.
 pub const VERSION: &str = "4.1.0";
-/// The user of the listener that asks for a password.
+/// User of the listeners with authentication.
 pub const USER: &str = "dwell";
-/// The password of [`USER`].
+/// Password of [`USER`].
 pub const PASSWORD: &str = "dwell-test-password";
 
 /// How soon a node that does not answer is fenced, unless a test asks for something else. Kafka's
@@ -28,10 +28,10 @@ const FENCING: Duration = Duration::from_secs(3);
 /// What the log says when the server takes connections.
 const STARTED: &str = "Kafka Server started";
 
-/// How Java runs it. Less heat: it starts twice as fast, and tests never run long enough to miss
-/// the better code.
+/// JVM options for tests. Less optimisation halves the start time, and tests are too short to
+/// profit from more.
 const QUICK: &[&str] = &["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
-/// The same, as the documentation of Kafka recommends it for production.
+/// JVM options that the documentation of Kafka recommends for production.
 const RECOMMENDED: &[&str] = &[
     "-Xmx6g",
     "-Xms6g",
@@ -45,7 +45,7 @@ const RECOMMENDED: &[&str] = &[
     "-XX:+ExplicitGCInvokesConcurrent",
 ];
 
-/// A private server. Ended when it is dropped, or when this process ends.
+/// A private server. It ends when this is dropped, or when this process ends.
 #[derive(Debug)]
 pub struct KafkaServer {
     directory: PathBuf,
@@ -56,31 +56,31 @@ pub struct KafkaServer {
     keeper: Option<Keeper>,
 }
 
-/// What it is for.
+/// Purpose of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Quick,
-    /// Makes a topic that somebody asks for.
+    /// Creates topics on demand.
     MakesTopics,
     Production,
 }
 
-/// The listener that speaks TLS, all in PEM.
+/// TLS settings of a listener, in PEM.
 #[derive(Clone, Debug)]
 struct Tls {
-    /// Its key and certificate.
+    /// Private key and certificate.
     identity: String,
-    /// Who vouches for clients, if they have to show a certificate.
+    /// Certificate authority of clients, if they must present a certificate.
     clients: Option<String>,
 }
 
-/// Which node it is, and of what.
+/// Identity of a node in its cluster.
 #[derive(Clone, Debug)]
 struct Place {
     node: usize,
-    /// Node and address of each controller.
+    /// Node id and address of each controller.
     voters: String,
-    /// Copies of each partition.
+    /// Number of replicas of each partition.
     replicas: usize,
     /// How long the controller waits for a node before it fences it.
     fencing: Duration,
@@ -100,7 +100,7 @@ struct Ports {
     controller: u16,
     tls: u16,
     tls_and_password: u16,
-    /// The port that clients without a password are told to use.
+    /// Port that the server announces to clients without a password.
     advertised: u16,
 }
 
@@ -113,34 +113,34 @@ impl Ports {
 }
 
 impl KafkaServer {
-    /// Starts a server, and waits until it takes connections.
+    /// Starts a server, and waits until it accepts connections.
     pub fn start() -> io::Result<Self> {
         Self::start_as(None, Kind::Quick)
     }
 
-    /// Starts one that runs as in production: for whoever measures.
+    /// Starts a server with production settings, for benchmarks.
     pub fn start_for_production() -> io::Result<Self> {
         Self::start_as(None, Kind::Production)
     }
 
-    /// Starts one that makes whatever topic somebody asks for, as Kafka does unless it is told
-    /// otherwise.
+    /// Starts a server that creates topics on demand, as is Kafka's default.
     pub fn start_with_automatic_topics() -> io::Result<Self> {
         Self::start_as(None, Kind::MakesTopics)
     }
 
-    /// Starts one that speaks TLS as well, with this key and certificate, in PEM.
+    /// Starts a server that also supports TLS, with this key and certificate in PEM.
     pub fn start_with_tls(key: &str, certificate: &str) -> io::Result<Self> {
         Self::start_as(Some(Tls { identity: format!("{key}{certificate}"), clients: None }), Kind::Quick)
     }
 
-    /// The same, for clients alone that show a certificate which this authority has signed, in PEM.
+    /// Starts a server that also supports TLS, and accepts only clients with a certificate of this
+    /// authority, in PEM.
     pub fn start_with_client_certificates(key: &str, certificate: &str, authority: &str) -> io::Result<Self> {
         let identity = format!("{key}{certificate}");
         Self::start_as(Some(Tls { identity, clients: Some(authority.to_owned()) }), Kind::Quick)
     }
 
-    /// Starts one that tells clients to connect to this port, where a proxy leads to
+    /// Starts a server that announces this port to clients. A proxy on that port forwards to
     /// [`Self::port`].
     pub fn start_behind(advertised: u16) -> io::Result<Self> {
         let ports = Ports { advertised, ..Ports::new(free_ports()?) };
@@ -150,7 +150,7 @@ impl KafkaServer {
         Ok(server)
     }
 
-    /// The port that it listens on for clients without a password.
+    /// Returns the port for clients without a password.
     pub fn port(&self) -> u16 {
         self.ports.plain
     }
@@ -163,7 +163,7 @@ impl KafkaServer {
         Ok(server)
     }
 
-    /// One that is yet to be started.
+    /// Prepares a server, without starting it.
     fn at(ports: Ports, tls: Option<Tls>, kind: Kind, place: Place) -> io::Result<Self> {
         require(&["java"])?;
         let libraries = libraries()?;
@@ -176,7 +176,7 @@ impl KafkaServer {
         Ok(server)
     }
 
-    /// Starts it again, on the same ports and with the same data.
+    /// Starts the server again, on the same ports and with the same data.
     pub fn resume(&mut self) -> io::Result<()> {
         self.launch()?;
         self.wait()
@@ -184,7 +184,7 @@ impl KafkaServer {
 
     fn launch(&mut self) -> io::Result<()> {
         self.kill();
-        // It begins anew with each start.
+        // Each start writes a new log.
         let _ = fs::remove_file(self.path("log"));
         let mut command = vec![java().to_string_lossy().into_owned()];
         command.extend(self.arguments(&libraries()?));
@@ -193,76 +193,76 @@ impl KafkaServer {
         Ok(())
     }
 
-    /// Until it takes connections.
+    /// Waits until the server accepts connections.
     fn wait(&self) -> io::Result<()> {
         let log = || fs::read(self.path("log")).unwrap_or_default();
         let started =
-            wait_until("Kafka does not start", 60, || String::from_utf8_lossy(&log()).contains(STARTED));
+            wait_until("Kafka has not started", 60, || String::from_utf8_lossy(&log()).contains(STARTED));
         started.map_err(|error| {
             let log = log();
             let log = String::from_utf8_lossy(&log);
             let tail: Vec<_> = log.lines().rev().take(10).collect();
             let tail: Vec<_> = tail.into_iter().rev().collect();
-            io::Error::new(error.kind(), format!("{error}; its last words:\n{}", tail.join("\n")))
+            io::Error::new(error.kind(), format!("{error}; the end of its log:\n{}", tail.join("\n")))
         })
     }
 
-    /// Ends it at once, as a power cut would end it for those connected.
+    /// Kills the server immediately.
     pub fn kill(&mut self) {
         let _ = fs::write(self.path("keep"), "");
         self.keeper = None;
     }
 
-    /// Stops it in its tracks: connections stay, and nobody answers. It ends like any other.
+    /// Suspends the server: connections stay open without answers.
     pub fn freeze(&self) -> io::Result<()> {
         self.signal("-STOP")
     }
 
-    /// Lets a frozen server continue.
+    /// Resumes a suspended server.
     pub fn thaw(&self) -> io::Result<()> {
         self.signal("-CONT")
     }
 
     fn signal(&self, signal: &str) -> io::Result<()> {
-        let Some(keeper) = &self.keeper else { return Err(io::Error::other("this server does not run")) };
+        let Some(keeper) = &self.keeper else { return Err(io::Error::other("this server is not running")) };
         let sent = Command::new("kill").args([signal, &keeper.pid().to_string()]).status()?;
         if sent.success() {
             Ok(())
         } else {
-            Err(io::Error::other(format!("the server did not get {signal}")))
+            Err(io::Error::other(format!("sending {signal} to the server failed")))
         }
     }
 
-    /// Ends it, and starts it again.
+    /// Kills the server, and starts it again.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();
         self.resume()
     }
 
-    /// Host and port, for clients that need no password.
+    /// Returns host and port for clients without a password.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.ports.plain)
     }
 
-    /// Host and port of the listener that asks for [`USER`] and [`PASSWORD`], by SASL: `PLAIN`,
-    /// `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+    /// Returns host and port of the listener that requires [`USER`] and [`PASSWORD`] with SASL:
+    /// `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
     pub fn address_with_password(&self) -> String {
         format!("127.0.0.1:{}", self.ports.password)
     }
 
-    /// Host and port of the listener that speaks TLS, if there is one. Its certificate has to be
-    /// for `localhost`.
+    /// Returns host and port of the listener with TLS, if there is one. Its certificate must be for
+    /// `localhost`.
     pub fn address_with_tls(&self) -> String {
         format!("localhost:{}", self.ports.tls)
     }
 
-    /// Host and port of the listener that speaks TLS and asks for [`USER`] and [`PASSWORD`], if
+    /// Returns host and port of the listener with TLS that requires [`USER`] and [`PASSWORD`], if
     /// there is one.
     pub fn address_with_tls_and_password(&self) -> String {
         format!("localhost:{}", self.ports.tls_and_password)
     }
 
-    /// The transport URL of [`Self::address`].
+    /// Returns the transport URL of [`Self::address`].
     pub fn url(&self) -> String {
         format!("kafka://{}", self.address())
     }
@@ -287,7 +287,7 @@ impl KafkaServer {
             true => Ok(()),
             false => {
                 let said = String::from_utf8_lossy(&formatted.stderr);
-                Err(io::Error::other(format!("Kafka did not format its storage: {said}")))
+                Err(io::Error::other(format!("formatting Kafka's storage failed: {said}")))
             }
         }
     }
@@ -363,7 +363,7 @@ impl KafkaServer {
         )
     }
 
-    /// With what a listener proves who it is.
+    /// Returns the key and certificate settings of a listener.
     fn identity(&self, listener: &str) -> String {
         format!(
             "listener.name.{listener}.ssl.keystore.type=PEM\n\
@@ -373,7 +373,7 @@ impl KafkaServer {
     }
 }
 
-/// How a listener takes [`USER`] and [`PASSWORD`].
+/// Returns the settings of a listener that requires [`USER`] and [`PASSWORD`].
 fn login(listener: &str) -> String {
     const SCRAM: &str = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
     const PLAIN: &str = "org.apache.kafka.common.security.plain.PlainLoginModule required";
@@ -391,14 +391,14 @@ impl Drop for KafkaServer {
     }
 }
 
-/// A private cluster of three nodes, each of which has a copy of everything.
+/// A private cluster of three nodes, each with a replica of every partition.
 #[derive(Debug)]
 pub struct KafkaCluster {
     nodes: Vec<KafkaServer>,
 }
 
 impl KafkaCluster {
-    /// Starts three servers, and waits until each takes connections.
+    /// Starts three servers, and waits until each accepts connections.
     pub fn start() -> io::Result<Self> {
         Self::start_fencing_after(FENCING)
     }
@@ -417,24 +417,24 @@ impl KafkaCluster {
             let place = Place { node, voters: voters.clone(), replicas: 3, fencing };
             nodes.push(KafkaServer::at(ports, None, Kind::Quick, place)?);
         }
-        // None is ready before most of them are there.
+        // No node is ready before most of them run.
         nodes.iter_mut().try_for_each(KafkaServer::launch)?;
         nodes.iter().try_for_each(KafkaServer::wait)?;
         Ok(Self { nodes })
     }
 
-    /// Hosts and ports, for clients that need no password.
+    /// Returns hosts and ports for clients without a password.
     pub fn address(&self) -> String {
         self.nodes.iter().map(KafkaServer::address).collect::<Vec<_>>().join(",")
     }
 
-    /// Its nodes.
+    /// Returns the nodes.
     pub fn nodes(&mut self) -> &mut [KafkaServer] {
         &mut self.nodes
     }
 }
 
-/// Where the jars are, fetched if they are not there yet.
+/// Returns the directory of the jars, and fetches them if they are missing.
 fn libraries() -> io::Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
@@ -446,14 +446,14 @@ fn libraries() -> io::Result<PathBuf> {
     }
     require(&["mvn"])?;
     fs::create_dir_all(&directory)?;
-    // One at a time: Maven's own store is not made for two.
+    // One process at a time, because Maven's local repository does not support two.
     let alone = fs::File::create(directory.join("lock"))?;
     alone.lock()?;
     if are_there() {
         return Ok(libraries);
     }
     fs::write(directory.join("pom.xml"), project())?;
-    // Fetched beside and then renamed, so that a fetch that broke off is not taken for the whole.
+    // Fetched into a separate directory and then renamed, so that an interrupted fetch is not used.
     let fresh = format!("libs-{}", std::process::id());
     let fetched = Command::new("mvn")
         .args(["-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime"])
@@ -463,7 +463,7 @@ fn libraries() -> io::Result<PathBuf> {
         .output()?;
     if !fetched.status.success() {
         let said = String::from_utf8_lossy(&fetched.stdout);
-        return Err(io::Error::other(format!("Maven did not fetch Kafka {VERSION}: {said}")));
+        return Err(io::Error::other(format!("fetching Kafka {VERSION} with Maven failed: {said}")));
     }
     fs::rename(directory.join(&fresh), &libraries)?;
     Ok(libraries)

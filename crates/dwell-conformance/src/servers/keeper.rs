@@ -1,4 +1,4 @@
-//! A process that ends with us, even if we are killed.
+//! A child process that ends with this process, even if this process is killed.
 
 use std::{
     io::{self, BufRead, BufReader},
@@ -6,7 +6,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// The shell between us and a server: it reads from us until we are gone, and then ends the server.
+/// Shell script between this process and a server. It ends the server when its input ends.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 log=$1; directory=$2; shift 2
@@ -23,14 +23,14 @@ if [ ! -e "$directory/keep" ]; then rm -rf "$directory"; fi
 #[derive(Debug)]
 pub(crate) struct Keeper {
     shell: Child,
-    /// Closed when this is dropped, or when we end.
+    /// Input of the shell. It closes when this is dropped or the process ends.
     line: Option<ChildStdin>,
     pid: u32,
 }
 
 impl Keeper {
-    /// Starts a server that writes its log into this directory. It goes with the server, unless there is a file `keep` in it
-    /// by then.
+    /// Starts a server that writes its log into this directory. The directory is removed with the
+    /// server, unless it contains a file `keep`.
     pub(crate) fn start(directory: &Path, command: &[String]) -> io::Result<Self> {
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "keeper"])
@@ -45,11 +45,11 @@ impl Keeper {
         if let Some(output) = shell.stdout.take() {
             BufReader::new(output).read_line(&mut said)?;
         }
-        let pid = said.trim().parse().map_err(|_| io::Error::other("the shell did not start a server"))?;
+        let pid = said.trim().parse().map_err(|_| io::Error::other("starting the server failed"))?;
         Ok(Self { shell, line, pid })
     }
 
-    /// The server itself.
+    /// Returns the process id of the server.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }

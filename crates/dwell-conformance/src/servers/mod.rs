@@ -1,5 +1,5 @@
-//! Private servers for tests: each on free ports of the loopback interface, with its data in a directory of its own, ended
-//! with whoever started it, however that one ends.
+//! Private servers for tests. Each uses free ports of the loopback interface and its own data
+//! directory, and ends with the process that started it.
 
 pub mod kafka;
 mod keeper;
@@ -20,12 +20,13 @@ use std::{
     time::Duration,
 };
 
-/// Below those that the system gives to whoever connects somewhere: a server that is restarted would find its port taken by
-/// a client, most likely one that tries to reach it.
+/// Range below the ports that the system assigns to clients. Otherwise a restarted server could
+/// find its port in use by a client, most likely one that tries to reach it.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// Reserves free ports of the loopback interface for this process, all different. A port stays reserved while its server
-/// restarts or its proxy refuses connections: no other test process gets it before this one ends.
+/// Reserves different free ports of the loopback interface for this process. A port stays reserved
+/// while its server restarts or its proxy refuses connections. No other test process gets it before
+/// this process ends.
 pub(crate) fn free_ports<const COUNT: usize>() -> io::Result<[u16; COUNT]> {
     /// Locked files of the reserved ports.
     static RESERVED: Mutex<Vec<File>> = Mutex::new(vec![]);
@@ -45,7 +46,7 @@ pub(crate) fn free_ports<const COUNT: usize>() -> io::Result<[u16; COUNT]> {
     Err(io::Error::other(format!("there are no {COUNT} free ports among {PORTS:?}")))
 }
 
-/// Every port once. Each process begins elsewhere, and tries no port twice before all were tried.
+/// Returns every port once. Each process begins at another port.
 fn candidates() -> impl Iterator<Item = u16> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     const APART: usize = 61;
@@ -56,7 +57,8 @@ fn candidates() -> impl Iterator<Item = u16> {
     })
 }
 
-/// The locked file of this port, unless the port is in use or reserved. The lock ends with the process that holds the file.
+/// Returns the locked file of this port, or `None` if the port is in use or reserved. The lock ends
+/// with the process.
 fn reserve(directory: &Path, port: u16) -> io::Result<Option<File>> {
     let lock = File::create(directory.join(port.to_string()))?;
     match lock.try_lock() {
@@ -66,7 +68,7 @@ fn reserve(directory: &Path, port: u16) -> io::Result<Option<File>> {
     }
 }
 
-/// Waits until it is so, up to so many seconds.
+/// Waits until the condition holds, up to this number of seconds.
 pub(crate) fn wait_until(what: &str, seconds: u64, mut is: impl FnMut() -> bool) -> io::Result<()> {
     for _ in 0..seconds * 50 {
         if is() {
@@ -74,12 +76,12 @@ pub(crate) fn wait_until(what: &str, seconds: u64, mut is: impl FnMut() -> bool)
         }
         pause(Duration::from_millis(20));
     }
-    Err(io::Error::new(io::ErrorKind::TimedOut, format!("{what}: not after {seconds} s")))
+    Err(io::Error::new(io::ErrorKind::TimedOut, format!("{what} after {seconds} s")))
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a server starts in real time, whatever the clock of a test does"
+    reason = "servers start in real time, even if a test uses a virtual clock"
 )]
 fn pause(time: Duration) {
     std::thread::sleep(time);
@@ -91,17 +93,17 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn ports_are_all_different_free_and_none_that_the_system_gives_to_clients() {
+    fn ports_are_different_free_and_not_from_the_client_range() {
         let ports: BTreeSet<_> = (0..20).flat_map(|_| free_ports::<12>().unwrap()).collect();
         assert_eq!(ports.len(), 240);
         assert!(ports.iter().all(|port| PORTS.contains(port)), "{ports:?}");
     }
 
     #[test]
-    fn a_reserved_port_is_not_given_again_while_nothing_listens_on_it() {
+    fn a_reserved_port_is_not_assigned_again_while_unused() {
         let [port] = free_ports().unwrap();
         let directory = std::env::temp_dir().join("dwell-test-ports");
-        // Another open file stands for another process: locks belong to open files.
+        // Another open file stands for another process, because locks belong to open files.
         assert!(TcpListener::bind(("127.0.0.1", port)).is_ok());
         assert!(reserve(&directory, port).unwrap().is_none());
     }

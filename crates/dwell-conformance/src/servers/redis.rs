@@ -1,4 +1,4 @@
-//! Redis: one server, with TLS if wanted, or a cluster of three masters and three replicas.
+//! Redis: one server, optionally with TLS, or a cluster of three masters and three replicas.
 
 use super::{free_ports, keeper::Keeper, require, wait_until};
 use crate::Proxy;
@@ -14,28 +14,28 @@ use std::{
     },
 };
 
-/// Files for TLS, in PEM.
+/// TLS files, in PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificate of the authority.
+    /// Certificate of the authority.
     pub ca: PathBuf,
-    /// The server's own certificate.
+    /// Certificate of the server.
     pub certificate: PathBuf,
-    /// Its key.
+    /// Private key of the server.
     pub key: PathBuf,
 }
 
-/// How a server is to be.
+/// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
     /// Further settings, by name and value, as in `redis.conf`.
     pub settings: Vec<(String, String)>,
-    /// With TLS, on its only port.
+    /// TLS files. With TLS, the server has no other port.
     pub tls: Option<TlsFiles>,
 }
 
 impl RedisOptions {
-    /// With one more setting.
+    /// Adds a setting.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
@@ -43,7 +43,7 @@ impl RedisOptions {
     }
 }
 
-/// A private server. Ended when it is dropped, or when this process ends.
+/// A private server. It ends when this is dropped, or when this process ends.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
@@ -53,11 +53,11 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts a server with a log of all that it confirms, and waits until it answers.
+    /// Starts a server with an append-only file, and waits until it answers.
     pub fn start(options: RedisOptions) -> io::Result<Self> {
         let [port, bus] = free_ports()?;
         let has = |name: &str| options.settings.iter().any(|(set, _)| set == name);
-        // Left to itself, a member of a cluster takes the port ten thousand above its own, which a client may have.
+        // By default, a member of a cluster uses its port plus 10 000, which a client may use.
         let options = match has("cluster-enabled") && !has("cluster-port") {
             true => options.with("cluster-port", &bus.to_string()),
             false => options,
@@ -77,7 +77,7 @@ impl RedisServer {
         Ok(server)
     }
 
-    /// Starts it again, on the same port and with the same data.
+    /// Starts the server again, on the same port and with the same data.
     pub fn resume(&mut self) -> io::Result<()> {
         let mut command: Vec<String> = vec!["redis-server".to_owned()];
         let mut set = |name: &str, values: &[&str]| {
@@ -110,18 +110,19 @@ impl RedisServer {
         let _ = fs::remove_file(self.directory.join("keep"));
         wait_until("the Redis server does not answer", 20, || {
             let answer = self.cli(&["ping"]).map(|output| output.stdout).unwrap_or_default();
-            // One that wants a password is there as well.
+            // A server that requires a password is running as well.
             answer.starts_with(b"PONG") || answer.starts_with(b"NOAUTH")
         })
         .map_err(|error| {
             let log = fs::read(self.directory.join("log")).unwrap_or_default();
             let last = String::from_utf8_lossy(&log).lines().last().unwrap_or_default().to_owned();
-            io::Error::new(error.kind(), format!("{error}; the last that it said: {last}"))
+            io::Error::new(error.kind(), format!("{error}; last line of its log: {last}"))
         })
     }
 
-    /// A server that was killed while it wrote a script's effects begins its next start with half of them at the end of its
-    /// log, and the start after that carries them out: as whoever runs one should, we cut them off first.
+    /// Truncates an incomplete transaction at the end of the append-only file, as an operator
+    /// should. A server that was killed while it wrote the effects of a script would otherwise drop
+    /// it at the next start, but apply half of it at the start after that.
     fn mend(&self) -> io::Result<()> {
         let log = self.directory.join("appendonlydir").join("appendonly.aof.manifest");
         if !log.exists() {
@@ -130,18 +131,19 @@ impl RedisServer {
         let mut check = Command::new("redis-check-aof");
         check.arg("--fix").arg(log).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut check = check.spawn()?;
-        // It asks before it cuts, and only then; what it cannot mend, the server tells.
+        // The tool asks for confirmation only if there is something to truncate. The server reports
+        // what the tool cannot repair.
         let _ = check.stdin.take().map(|mut answer| answer.write_all(b"y\n"));
         check.wait().map(drop)
     }
 
-    /// Ends it at once, as a power cut would end it for those connected.
+    /// Kills the server immediately.
     pub fn kill(&mut self) {
         let _ = fs::write(self.directory.join("keep"), "");
         self.keeper = None;
     }
 
-    /// Ends it, and starts it again.
+    /// Kills the server, and starts it again.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();
         self.resume()
@@ -149,13 +151,13 @@ impl RedisServer {
 
     /// Suspends its process, or continues it. Connections stay open.
     pub fn suspend(&self, is_suspended: bool) -> io::Result<()> {
-        let pid = self.pid().ok_or_else(|| io::Error::other("this server does not run"))?;
+        let pid = self.pid().ok_or_else(|| io::Error::other("this server is not running"))?;
         let signal = if is_suspended { "-STOP" } else { "-CONT" };
         let status = Command::new("kill").args([signal, &pid.to_string()]).status()?;
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("kill {signal} failed"))) }
     }
 
-    /// Ends it, and starts it again without its data.
+    /// Kills the server, and starts it again without its data.
     pub fn restart_empty(&mut self) -> io::Result<()> {
         self.kill();
         fs::remove_dir_all(&self.directory)?;
@@ -163,17 +165,17 @@ impl RedisServer {
         self.resume()
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> Option<u32> {
         self.keeper.as_ref().map(Keeper::pid)
     }
 
-    /// Its port.
+    /// Returns its port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where it is: `redis://127.0.0.1:port`, or with TLS `rediss://localhost:port`.
+    /// Returns its URL: `redis://127.0.0.1:port`, or with TLS `rediss://localhost:port`.
     pub fn url(&self) -> String {
         match self.options.tls {
             None => format!("redis://127.0.0.1:{}", self.port),
@@ -206,25 +208,26 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// The number of its servers.
+    /// Number of servers.
     pub const SERVERS: usize = 6;
 
-    /// Starts six servers and makes a cluster of them.
+    /// Starts six servers, and creates a cluster of them.
     pub fn start() -> io::Result<Self> {
         Self::start_with(RedisOptions::default())
     }
 
-    /// The same, each with these settings.
+    /// Starts a cluster whose servers have these settings.
     pub fn start_with(options: RedisOptions) -> io::Result<Self> {
         Self::start_behind(options, &[])
     }
 
-    /// The same, each behind one of these proxies, whose address it announces.
+    /// Starts a cluster whose servers are behind these proxies and announce their addresses.
     pub fn start_behind(options: RedisOptions, proxies: &[Arc<Proxy>]) -> io::Result<Self> {
         let ports: [u16; Self::SERVERS * 2] = free_ports()?;
         let mut servers = vec![];
         for (index, (port, bus)) in ports[..Self::SERVERS].iter().zip(&ports[Self::SERVERS..]).enumerate() {
-            // Patient, because a machine under load must not look like a failure; further settings may say otherwise.
+            // Long timeouts, so that a busy machine does not look like a failure. The options may
+            // override them.
             let mut of = RedisOptions::default()
                 .with("cluster-enabled", "yes")
                 .with("cluster-node-timeout", "2000")
@@ -233,7 +236,7 @@ impl RedisCluster {
                 of = of.with("cluster-announce-ip", "127.0.0.1");
                 of = of.with("cluster-announce-port", &proxy.port().to_string());
                 of = of.with("cluster-announce-bus-port", &bus.to_string());
-                // Replicas connect to their masters through it as well.
+                // Replicas connect to their masters through the proxy as well.
                 proxy.redirect(*port);
             }
             if options.tls.is_some() {
@@ -251,28 +254,29 @@ impl RedisCluster {
         let made = cluster.servers[0].cli(&create)?;
         if !made.status.success() {
             let said = String::from_utf8_lossy(&made.stdout).into_owned();
-            return Err(io::Error::other(format!("the cluster was not made: {said}")));
+            return Err(io::Error::other(format!("creating the cluster failed: {said}")));
         }
         wait_until("the Redis cluster is not up", 30, || cluster.servers.iter().all(is_up))?;
         Ok(cluster)
     }
 
-    /// Where it is: `redis://127.0.0.1:port,127.0.0.1:port,…`, or the same with `rediss`.
+    /// Returns its URL: `redis://127.0.0.1:port,127.0.0.1:port,…`, or the same with `rediss`.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         let scheme = if self.servers[0].options.tls.is_some() { "rediss" } else { "redis" };
         format!("{scheme}://{}", hosts.join(","))
     }
 
-    /// Its servers.
+    /// Returns the servers.
     pub fn servers(&mut self) -> &mut [RedisServer] {
         &mut self.servers
     }
 
-    /// Waits until a replica has all that the master of this key has: right after the start it may still have nothing.
+    /// Waits until a replica has all data of the master of this key. Right after the start it may
+    /// have none.
     pub fn replicated(&self, key: &str) -> io::Result<()> {
         let master = &self.servers[self.master_of(key)?];
-        wait_until("no replica has what its master has", 30, || {
+        wait_until("no replica has caught up with its master", 30, || {
             let info = master.cli(&["info", "replication"]).map(|output| output.stdout).unwrap_or_default();
             let info = String::from_utf8_lossy(&info);
             let value = |name: &str| info.lines().find_map(|line| line.trim().strip_prefix(name));
@@ -283,11 +287,11 @@ impl RedisCluster {
         })
     }
 
-    /// Which server is the master of this key.
+    /// Returns the index of the server that is the master of this key.
     pub fn master_of(&self, key: &str) -> io::Result<usize> {
         let text = |output: Output| String::from_utf8_lossy(&output.stdout).trim().to_owned();
         for server in &self.servers {
-            // One that is down cannot say.
+            // A stopped server cannot answer.
             let Ok(slot) = server.cli(&["cluster", "keyslot", key]).map(text) else { continue };
             let Ok(slot) = slot.parse::<u32>() else { continue };
             let nodes = text(server.cli(&["cluster", "nodes"])?);
@@ -309,16 +313,16 @@ impl RedisCluster {
         Err(io::Error::other(format!("no master of `{key}`")))
     }
 
-    /// Ends all of them, and starts them again.
+    /// Kills all servers, and starts them again.
     pub fn restart(&mut self) -> io::Result<()> {
-        // Replicas first: none of them is to take over from a master that only restarts.
+        // Replicas first, so that none of them takes over from a master that restarts.
         self.servers.iter_mut().rev().for_each(RedisServer::kill);
         self.servers.iter_mut().try_for_each(RedisServer::resume)?;
         wait_until("the Redis cluster is not up again", 30, || self.servers.iter().all(is_up))
     }
 }
 
-/// Whether a server sees a whole cluster, and its replica is at work.
+/// Whether a server sees a complete cluster, and its replica is connected.
 fn is_up(server: &RedisServer) -> bool {
     let said = |arguments: &[&str]| {
         server
@@ -331,7 +335,7 @@ fn is_up(server: &RedisServer) -> bool {
         && (replication.contains("master_link_status:up") || replication.contains("connected_slaves:1"))
 }
 
-/// What a rig says where its private server does not do what it should.
+/// Error of a rig whose private server fails.
 pub fn unavailable(error: impl Into<BoxError>) -> Error {
-    Error::new(ErrorKind::Unavailable, "the private Redis server").with_source(error)
+    Error::new(ErrorKind::Unavailable, "the private Redis server failed").with_source(error)
 }

@@ -1,6 +1,7 @@
-//! What tests need of the distribution, and how it comes onto the machine.
+//! The system packages that tests need, and their installation.
 //!
-//! Only who is asked to installs anything, all of it at once: two who install at the same time are in each other's way.
+//! Packages are installed only on request, and all at once, because two installations at the same
+//! time block each other.
 
 use std::{
     io,
@@ -8,13 +9,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Something that tests use, and the packages that it comes with.
+/// A tool that tests use, and the packages that contain it.
 struct Tool {
     name: &'static str,
-    /// Succeeds where it is there.
+    /// Command that succeeds if the tool is installed.
     probe: &'static str,
     packages: &'static [&'static str],
-    /// The transport that it is for, or the build, which is what every run needs.
+    /// Transport that needs it, or `build` for tools that every run needs.
     of: &'static str,
 }
 
@@ -49,14 +50,14 @@ impl Tool {
     fn is_there(&self) -> bool {
         let quiet = |command: &mut Command| command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         let path = std::env::var("PATH").unwrap_or_default();
-        // Servers are not on everybody's path.
+        // Servers may not be on the user's path.
         let mut shell = Command::new("sh");
         shell.args(["-c", self.probe]).env("PATH", format!("{path}:/usr/sbin"));
         quiet(&mut shell).is_ok_and(|status| status.success())
     }
 }
 
-/// An error that says in one line what to install, if one of these is not there.
+/// Returns an error that says in one line what to install, if one of these tools is missing.
 ///
 /// ```
 /// # use dwell_conformance::servers::require;
@@ -75,11 +76,12 @@ pub fn require(names: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Installs what is not there of what these need, transports or `build`, if `may`; else says what to install.
+/// Installs the missing tools of these transports, or of `build`, if `may` is true; otherwise
+/// returns an error that lists them.
 ///
 /// ```
 /// # use dwell_conformance::servers::install;
-/// // Everything is there that tests of memory need: nothing.
+/// // The memory transport needs no tools.
 /// install(&["memory"], true)?;
 /// # Ok::<_, std::io::Error>(())
 /// ```
@@ -98,7 +100,7 @@ pub fn install(needs: &[&str], may: bool) -> io::Result<()> {
     let list = packages(&missing_now);
     eprintln!("installing {list}");
     let apt = format!("{} apt-get -q -o DPkg::Lock::Timeout=300", as_root());
-    // Services are not wanted: every test has a server of its own.
+    // Services are not started, because every test has its own server.
     let script = format!(
         "export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; {apt} install -y --no-install-recommends {list} \
          || {{ {apt} update && {apt} install -y --no-install-recommends {list}; }}"
@@ -123,7 +125,7 @@ fn packages(tools: &[&Tool]) -> String {
 fn missing(tools: &[&Tool]) -> io::Error {
     let names: Vec<_> = tools.iter().map(|tool| tool.name).collect();
     let text = format!(
-        "not there: {}. As root, run `apt-get install {}`; `cargo xtask test --install` does it by itself",
+        "missing: {}. As root, run `apt-get install {}`, or run `cargo xtask test --install`",
         names.join(", "),
         packages(tools)
     );

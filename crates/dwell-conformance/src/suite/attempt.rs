@@ -1,4 +1,4 @@
-//! Trying what a transport may have left undeclared.
+//! Attempts to use capabilities that a transport may not declare.
 
 use super::{Bench, Need, Stage, failure};
 use dwell_core::{
@@ -7,15 +7,15 @@ use dwell_core::{
 use dwell_engine::{SubscriptionSettings, Verdict as Ended};
 use std::{sync::Arc, time::Duration};
 
-/// What the transport said to it.
+/// The transport's answer to an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Accepted,
-    /// `Unsupported`, or not there at all; with the words.
+    /// `Unsupported`, or the part does not exist; with the reason.
     Refused(String),
 }
 
-/// Asks for what `need` names. Any other answer than yes or `Unsupported` is an error.
+/// Attempts to use the capability. Any result other than success or `Unsupported` is an error.
 pub(super) async fn attempt(stage: &Stage, need: Need) -> Result<Answer, BoxError> {
     let can = stage.capabilities();
     match need {
@@ -64,13 +64,14 @@ pub(super) async fn attempt(stage: &Stage, need: Need) -> Result<Answer, BoxErro
                 Err(error) => naming("quarantine_after", refused_by_settings(&error)?),
             }
         }
-        // There is no call to ask for it.
+        // There is no call that requests it.
         Need::KeyOrder => Ok(if can.key_order { Answer::Accepted } else { absent() }),
         fact => Err(failure(format!("{fact:?} is a fact, and not declared"))),
     }
 }
 
-/// Whoever can cancel what waits can also move and list it; whoever cannot refuses all three, and says which setting helps.
+/// A scheduler that can cancel pending messages can also move and list them. Otherwise all three
+/// are refused, and the error names the setting that helps.
 async fn managed(stage: &Stage) -> Result<Answer, BoxError> {
     let Bench { engine, .. } = &Bench::new(stage).await?;
     let id = &"a".into();
@@ -84,15 +85,15 @@ async fn managed(stage: &Stage) -> Result<Answer, BoxError> {
     let mut last = Answer::Accepted;
     for (what, answer) in answers {
         if is_refused(&answer) != some {
-            return Err(failure(format!("`{what}` is accepted, and others of its kind are refused")));
+            return Err(failure(format!("`{what}` is accepted, but similar operations are refused")));
         }
         last = naming("delay = \"scheduler\"", answer)?;
     }
     Ok(last)
 }
 
-/// Without anyone who can wait, no subscription starts that might have to, and nothing is sent that must: both say which
-/// setting helps.
+/// Without a store of pending messages, no subscription that needs one starts, and no delayed
+/// message is sent. Both errors name the setting that helps.
 async fn waits(stage: &Stage) -> Result<Answer, BoxError> {
     let bench = Bench::new(stage).await?;
     let Err(error) = bench.handle(stage.settings("orders", "mail"), |_, _| Ended::ACK).await else {
@@ -105,10 +106,10 @@ async fn waits(stage: &Stage) -> Result<Answer, BoxError> {
     }
 }
 
-/// The setting that lends a transport what it needs to wait.
+/// The setting that adds a store to a transport.
 const STORE: &str = "[scheduler] url";
 
-/// Settings that cannot work are refused as such.
+/// A refusal because of invalid settings.
 fn refused_by_settings(error: &Error) -> Result<Answer, BoxError> {
     match error.kind() {
         ErrorKind::Config => Ok(Answer::Refused(error.to_string())),
@@ -116,7 +117,7 @@ fn refused_by_settings(error: &Error) -> Result<Answer, BoxError> {
     }
 }
 
-/// A refusal names the setting that helps.
+/// Checks that a refusal names the setting that helps.
 fn naming(setting: &str, answer: Answer) -> Result<Answer, BoxError> {
     match &answer {
         Answer::Refused(text) if !text.contains(setting) => {
@@ -142,7 +143,8 @@ fn answer<T>(result: Result<T>) -> Result<Answer, BoxError> {
     }
 }
 
-/// Settles a delivery so. What is refused is still ours: the ack after it must work.
+/// Settles a delivery with this action. A refused delivery still belongs to the consumer: the ack
+/// after it must work.
 async fn settle(stage: &Stage, action: impl FnOnce(Address) -> Action) -> Result<Answer, BoxError> {
     let mail = stage.subscribe("orders", "mail").await?;
     stage.create(&[Topic::named(stage.topic("elsewhere"))], &[]).await?;
@@ -159,5 +161,5 @@ async fn settle(stage: &Stage, action: impl FnOnce(Address) -> Action) -> Result
 }
 
 fn unexpected(error: &Error) -> BoxError {
-    failure(format!("expected success or `unsupported`, and saw `{}`: {error}", error.kind()))
+    failure(format!("expected success or `unsupported`, got `{}`: {error}", error.kind()))
 }

@@ -1,4 +1,4 @@
-//! An engine at work in a case.
+//! An engine of a case.
 
 use super::{Outcome, Stage, failure, kept::kept, runs::Runs, runs::Way, stage::Running};
 use crate::skew::Skewed;
@@ -6,26 +6,26 @@ use dwell_core::{Due, Envelope, Message, Result, Seams, Sent, Text, Transport};
 use dwell_engine::{DelayMode, Engine, Pump, SubscriptionSettings, Verdict};
 use std::{sync::Arc, time::Duration};
 
-/// What an engine is built of, to be changed before it is.
+/// Parts of an engine, which a case may change before it is built.
 pub(super) struct Parts {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) store: Option<Arc<dyn Transport>>,
     pub(super) seams: Seams,
-    /// Who holds what is not yet due.
+    /// Where pending messages are stored.
     pub(super) mode: DelayMode,
-    /// How the store calls this transport.
+    /// Name of this transport in the store.
     pub(super) via: Text,
-    /// Whether it runs forwarder and background work itself.
+    /// Whether the engine runs forwarder and background work itself.
     pub(super) background: bool,
 }
 
 impl Parts {
-    /// A connection of its own, and a new incarnation.
+    /// Opens a separate connection, as a new incarnation.
     pub(super) async fn new(stage: &Stage) -> Result<Self> {
         Self::connect(stage, 0).await
     }
 
-    /// On a machine whose wall clock is off by so many milliseconds.
+    /// As [`Parts::new`], on a machine whose wall clock is wrong by this number of milliseconds.
     pub(super) async fn skewed(stage: &Stage, by: i64) -> Result<Self> {
         Self::connect(stage, by).await
     }
@@ -44,7 +44,7 @@ impl Parts {
         Ok(Self { transport, store, seams, mode, via, background: true })
     }
 
-    /// Builds it. Engines of one case share the store.
+    /// Builds the engine. Engines of one case share the store.
     pub(super) async fn build(self, stage: &Stage) -> Result<Bench> {
         let builder = Engine::builder(self.transport, self.seams)
             .via(self.via)
@@ -61,7 +61,7 @@ impl Parts {
     }
 }
 
-/// An engine, and what its handlers saw.
+/// An engine, and the record of its handlers' runs.
 pub(super) struct Bench {
     pub(super) stage: Stage,
     pub(super) engine: Engine,
@@ -69,25 +69,25 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// On a connection of its own, with the rig's store if there is one.
+    /// Builds an engine with its own connection, and with the rig's store if there is one.
     pub(super) async fn new(stage: &Stage) -> Result<Self> {
         Parts::new(stage).await?.build(stage).await
     }
 
-    /// Another one, as after a restart of this process, whose handlers go on writing to the same record.
+    /// Builds another engine with the same record of runs, as after a restart of the process.
     pub(super) async fn again(&self) -> Result<Self> {
         let next = Self::new(&self.stage).await?;
         Ok(Self { runs: self.runs.clone(), ..next })
     }
 
-    /// Ends it as a crash does.
+    /// Ends the engine as a crash does.
     pub(super) async fn kill(self) {
         self.engine.stop_now();
         drop(self.engine);
         self.stage.settle_down().await;
     }
 
-    /// Works on a subscription with an async handler: see [`Runs::work`].
+    /// Handles a subscription with an async handler: see [`Runs::work`].
     pub(super) async fn handle(
         &self,
         settings: SubscriptionSettings,
@@ -96,7 +96,7 @@ impl Bench {
         self.handle_by(Way::Async, settings, verdict).await
     }
 
-    /// The same, in either way.
+    /// Handles a subscription with an async or a blocking handler.
     pub(super) async fn handle_by(
         &self,
         way: Way,
@@ -106,27 +106,27 @@ impl Bench {
         self.engine.subscribe(settings, self.runs.work(way, verdict)).await
     }
 
-    /// Sends one.
+    /// Sends an envelope.
     pub(super) async fn try_send(&self, envelope: Envelope) -> Result<Sent> {
         self.engine.send(&[envelope]).await.remove(0)
     }
 
-    /// Sends a batch of which every item must be confirmed.
+    /// Sends a batch. Every item must be confirmed.
     pub(super) async fn send_all(&self, batch: &[Envelope]) -> Result<()> {
         self.engine.send(batch).await.into_iter().try_for_each(|result| result.map(drop))
     }
 
-    /// Sends one that is due at once.
+    /// Sends a message that is due at once.
     pub(super) async fn send(&self, topic: &str, id: &str) -> Result<()> {
         self.try_send(self.stage.envelope(topic, id)).await.map(drop)
     }
 
-    /// Sends one that is due after `delay`.
+    /// Sends a message that is due after `delay`.
     pub(super) async fn send_after(&self, topic: &str, id: &str, delay: Duration) -> Result<Sent> {
         self.try_send(self.stage.envelope(topic, id).due(Due::After(delay))).await
     }
 
-    /// Waits until nothing is in anybody's hands here: what has run is settled.
+    /// Waits until no message is in flight: all runs are settled.
     pub(super) async fn at_rest(&self) -> Outcome {
         let held = || self.engine.monitor().in_flight();
         self.stage.until(|| held().is_empty()).await;
@@ -136,7 +136,7 @@ impl Bench {
         }
     }
 
-    /// Stops in order, beside the case.
+    /// Shuts down in the background.
     pub(super) async fn stopping(&self) -> Running<Result<()>> {
         let engine = self.engine.clone();
         let stopping = self.stage.spawn(async move { engine.shutdown().await });
@@ -144,12 +144,12 @@ impl Bench {
         stopping
     }
 
-    /// Stops in order, with nothing left to do that takes time.
+    /// Shuts down with no work left.
     pub(super) async fn shut_down(self) -> Outcome {
         let stopping = self.stopping().await;
         self.stage.until(|| stopping.is_finished()).await;
         if !stopping.is_finished() {
-            return Err(failure("it does not stop, with nothing left to do"));
+            return Err(failure("the engine does not stop although no work is left"));
         }
         Ok(stopping.join().await??)
     }

@@ -1,4 +1,4 @@
-//! Budgets: how often a message may run, counted on the message itself, wherever it goes.
+//! Budgets: the maximum number of runs of a message, counted on the message itself.
 
 use super::{Bench, Case, Member, Outcome, Run, Stage, Way, case, failure, worker::Worker};
 use dwell_core::{BoxError, Delivery, Due, Headers, RetryPolicy, wire};
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!(Budgets, deferrals_beyond_max_runs_end_among_the_dead_letters, Waits),
-        case!(Budgets, failures_beyond_max_retries_end_among_the_dead_letters, Waits),
-        case!(Budgets, max_runs_bounds_failures_too, Waits),
+        case!(Budgets, deferrals_beyond_max_runs_become_dead_letters, Waits),
+        case!(Budgets, failures_beyond_max_retries_become_dead_letters, Waits),
+        case!(Budgets, max_runs_limits_failures_too, Waits),
         case!(Budgets, deferrals_do_not_use_up_retries, Waits),
-        case!(Budgets, a_panic_is_a_failure_of_that_message_alone, Waits),
-        case!(Budgets, both_counts_survive_every_hop, Waits),
+        case!(Budgets, a_panic_fails_only_its_own_message, Waits),
+        case!(Budgets, both_counts_survive_every_move, Waits),
         case!(Budgets, both_counts_survive_a_restart_of_the_client, Waits),
         case!(Budgets, both_counts_survive_a_restart_of_the_broker, Waits, Restart),
-        case!(Budgets, crashes_are_counted_apart, Waits, Counts),
+        case!(Budgets, crashes_are_counted_separately, Waits, Counts),
         case!(Budgets, a_message_that_keeps_killing_its_worker_is_quarantined, Waits, Quarantine),
     ]
 }
@@ -24,14 +24,14 @@ fn shown(runs: &[Run]) -> Vec<(u32, u32)> {
     runs.iter().map(Run::counts).collect()
 }
 
-/// The one dead letter that a reader of the channel finds.
+/// Returns the only dead letter of the channel.
 async fn dead_letter(stage: &Stage, topic: &str) -> Result<(Member, Delivery), BoxError> {
     let audit = stage.subscribe(&format!("{topic}.dlq"), "audit").await?;
     let [dead] = audit.take().await?;
     Ok((audit, dead))
 }
 
-async fn deferrals_beyond_max_runs_end_among_the_dead_letters(stage: Stage) -> Outcome {
+async fn deferrals_beyond_max_runs_become_dead_letters(stage: Stage) -> Outcome {
     let delay = stage.pace().delay / 10;
     for way in Way::BOTH {
         let bench = Bench::new(&stage).await?;
@@ -55,7 +55,7 @@ async fn deferrals_beyond_max_runs_end_among_the_dead_letters(stage: Stage) -> O
     Ok(())
 }
 
-async fn failures_beyond_max_retries_end_among_the_dead_letters(stage: Stage) -> Outcome {
+async fn failures_beyond_max_retries_become_dead_letters(stage: Stage) -> Outcome {
     for way in Way::BOTH {
         let bench = Bench::new(&stage).await?;
         let base = stage.settings(way.topic(), "mail");
@@ -84,7 +84,7 @@ async fn failures_beyond_max_retries_end_among_the_dead_letters(stage: Stage) ->
     Ok(())
 }
 
-async fn max_runs_bounds_failures_too(stage: Stage) -> Outcome {
+async fn max_runs_limits_failures_too(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     let settings = SubscriptionSettings { max_runs: MaxRuns::Limited(2), ..stage.settings("orders", "mail") };
     let delay = settings.retry.base_delay;
@@ -119,7 +119,7 @@ async fn deferrals_do_not_use_up_retries(stage: Stage) -> Outcome {
     audit.ack(dead).await
 }
 
-async fn a_panic_is_a_failure_of_that_message_alone(stage: Stage) -> Outcome {
+async fn a_panic_fails_only_its_own_message(stage: Stage) -> Outcome {
     for way in Way::BOTH {
         let bench = Bench::new(&stage).await?;
         let settings = stage.settings(way.topic(), "mail");
@@ -127,7 +127,7 @@ async fn a_panic_is_a_failure_of_that_message_alone(stage: Stage) -> Outcome {
         bench
             .handle_by(way, settings, |message, before| {
                 if &*message.id.0 == "bad" && before == 0 {
-                    // A panic that is not printed: it is part of the plan.
+                    // A panic that is not printed, because it is intended.
                     std::panic::resume_unwind(Box::new("planned"));
                 }
                 Verdict::ACK
@@ -144,7 +144,7 @@ async fn a_panic_is_a_failure_of_that_message_alone(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn both_counts_survive_every_hop(stage: Stage) -> Outcome {
+async fn both_counts_survive_every_move(stage: Stage) -> Outcome {
     let delay = stage.pace().delay / 2;
     for way in Way::BOTH {
         let bench = Bench::new(&stage).await?;
@@ -184,7 +184,7 @@ async fn both_counts_survive_a_restart_of_the_client(stage: Stage) -> Outcome {
         .handle(settings.clone(), move |_, before| match before {
             0 => Verdict::defer(delay),
             1 => Verdict::fail("no"),
-            // Somebody is slow: it is for the next one.
+            // A release leaves the message to the next engine.
             _ => Verdict::Release("not now".into()),
         })
         .await?;
@@ -194,9 +194,9 @@ async fn both_counts_survive_a_restart_of_the_client(stage: Stage) -> Outcome {
     let runs = first.runs.until(2).await?;
     assert_eq!(shown(&runs[..2]), [(0, 0), (1, 0)]);
     first.at_rest().await?;
-    // A log commits what is settled a moment later.
+    // A log commits settlements a moment later.
     stage.look().await;
-    // The next one finds a message that failed once already, and one failure more is the end.
+    // The next engine receives a message with one failure. One more failure uses up its retries.
     let second = Bench::new(&stage).await?;
     first.kill().await;
     second.handle(settings, |_, _| Verdict::fail("no")).await?;
@@ -219,7 +219,8 @@ async fn both_counts_survive_a_restart_of_the_broker(stage: Stage) -> Outcome {
         .await?;
     first.send("orders", "a").await?;
     first.runs.until(2).await?;
-    // In good order, so that what was deferred is settled: this is about a broker that dies, and not about its client.
+    // A clean stop, so that the deferral is settled: this case is about a failing broker, not a
+    // failing client.
     pump.stop().await;
     let before = first.runs.len();
     stage.rig().restart_broker().await?;
@@ -228,13 +229,13 @@ async fn both_counts_survive_a_restart_of_the_broker(stage: Stage) -> Outcome {
     first.kill().await;
     second.handle(settings, |_, _| Verdict::ACK).await?;
     let runs = second.runs.until(before + 1).await?;
-    // Deferred once, released as often as it was handed out until then, and then handled.
+    // Deferred once, released at each delivery before the restart, and then handled.
     let expected: Vec<_> = [(0, 0)].into_iter().chain(vec![(1, 0); before]).collect();
     assert_eq!(shown(&runs), expected);
     Ok(())
 }
 
-/// Lets `times` workers take the message and vanish.
+/// Makes `times` workers receive the message and crash.
 async fn kill_workers(stage: &Stage, times: usize) -> Outcome {
     for _ in 0..times {
         let worker = Worker::start(stage, "orders", "mail", 1).await?;
@@ -247,7 +248,7 @@ async fn kill_workers(stage: &Stage, times: usize) -> Outcome {
     Ok(())
 }
 
-async fn crashes_are_counted_apart(stage: Stage) -> Outcome {
+async fn crashes_are_counted_separately(stage: Stage) -> Outcome {
     stage.declare(&stage.subscription("orders", "mail")).await?;
     stage.send("orders", &["a"]).await?;
     kill_workers(&stage, 2).await?;
@@ -259,9 +260,9 @@ async fn crashes_are_counted_apart(stage: Stage) -> Outcome {
         })
         .await?;
     let runs = bench.runs.until(2).await?;
-    assert_eq!(shown(&runs), [(0, 0), (1, 0)], "a crash uses up no budget");
-    assert_eq!(runs[0].deliveries, Some(3), "two workers had it before");
-    assert_eq!(runs[1].deliveries, Some(1), "counted since it was put there");
+    assert_eq!(shown(&runs), [(0, 0), (1, 0)], "a crash does not count as a run");
+    assert_eq!(runs[0].deliveries, Some(3), "two workers had received it before");
+    assert_eq!(runs[1].deliveries, Some(1), "counted since it was stored");
     Ok(())
 }
 
@@ -274,7 +275,7 @@ async fn a_message_that_keeps_killing_its_worker_is_quarantined(stage: Stage) ->
     let pump = bench.handle(settings, |_, _| Verdict::ACK).await?;
     bench.send("orders", "b").await?;
     let runs = bench.runs.until(1).await?;
-    assert_eq!(runs[0].id(), "b", "the one that kills is never run again");
+    assert_eq!(runs[0].id(), "b", "the message in quarantine never runs again");
     let (audit, dead) = dead_letter(&stage, "orders").await?;
     assert_eq!(&*dead.message.id.0, "a");
     assert_eq!(dead.message.headers.get_text(wire::REJECTION_REASON), Some("poison"));

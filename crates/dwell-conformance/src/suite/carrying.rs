@@ -1,4 +1,4 @@
-//! Carrying: messages arrive, whole, where they should.
+//! Carrying: messages arrive unchanged at the right subscriptions.
 
 use super::{Case, Member, Outcome, Stage, case, failure};
 use crate::Foreign;
@@ -12,25 +12,25 @@ use tokio::sync::mpsc;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!(Carrying, a_message_arrives_intact),
+        case!(Carrying, a_message_arrives_unchanged),
         case!(Carrying, many_producers_and_consumers_lose_nothing),
         case!(Carrying, topics_are_isolated),
         case!(Carrying, competing_consumers_share),
-        case!(Carrying, subscriptions_each_get_all, FanOut),
-        case!(Carrying, a_subscription_is_addressed_alone, FanOut),
-        case!(Carrying, the_items_of_a_batch_fail_alone),
-        case!(Carrying, receive_gives_no_more_than_asked_for),
+        case!(Carrying, every_subscription_receives_every_message, FanOut),
+        case!(Carrying, a_message_can_be_addressed_to_one_subscription, FanOut),
+        case!(Carrying, items_of_a_batch_fail_independently),
+        case!(Carrying, receive_returns_at_most_the_requested_number),
         case!(Carrying, a_waiting_receive_wakes_for_a_message),
         case!(Carrying, copies_are_never_deduplicated),
         case!(Carrying, order_is_kept_per_key, KeyOrder),
-        case!(Carrying, a_foreign_message_keeps_the_id_it_is_given, Foreign),
+        case!(Carrying, a_foreign_message_keeps_its_assigned_id, Foreign),
         case!(Carrying, a_foreign_message_is_read_by_its_headers, Foreign),
-        case!(Carrying, an_event_that_nobody_subscribed_to_is_discarded),
-        case!(Carrying, what_is_kept_unclaimed_is_adopted_by_the_first_subscription),
-        case!(Carrying, what_is_kept_unclaimed_can_be_read_under_the_topics_own_name),
-        case!(Carrying, a_topic_that_somebody_subscribed_to_is_not_read_under_its_own_name),
-        case!(Carrying, what_waits_for_the_topics_own_name_goes_to_whoever_adopts_it, Delay),
-        case!(Carrying, dead_letter_channels_keep_what_nobody_reads),
+        case!(Carrying, an_event_without_a_subscription_is_discarded),
+        case!(Carrying, unclaimed_messages_go_to_the_first_subscription),
+        case!(Carrying, unclaimed_messages_can_be_read_under_the_topics_own_name),
+        case!(Carrying, a_subscribed_topic_is_not_read_under_its_own_name),
+        case!(Carrying, pending_unclaimed_messages_go_to_the_first_subscription, Delay),
+        case!(Carrying, dead_letter_channels_keep_unread_messages),
     ]
 }
 
@@ -38,7 +38,7 @@ fn ids(deliveries: &[Delivery]) -> BTreeSet<&str> {
     deliveries.iter().map(|delivery| &*delivery.message.id.0).collect()
 }
 
-async fn a_message_arrives_intact(stage: Stage) -> Outcome {
+async fn a_message_arrives_unchanged(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let full = Message::from(MessageFields {
         key: Some(Bytes::from_static(b"order-42")),
@@ -114,7 +114,7 @@ async fn many_producers_and_consumers_lose_nothing(stage: Stage) -> Outcome {
     let mut seen = BTreeSet::new();
     while seen.len() < PRODUCERS * BATCHES * BATCH {
         let id = reports.recv().await.ok_or_else(|| failure("the consumers ended"))?;
-        assert!(seen.insert(id.clone()), "`{id}` came twice without a fault");
+        assert!(seen.insert(id.clone()), "`{id}` was delivered twice without a fault");
     }
     drop(consumers);
     Ok(())
@@ -144,17 +144,17 @@ async fn competing_consumers_share(stage: Stage) -> Outcome {
                 member.ack(delivery).await?;
             }
         }
-        // Whoever shares by partitions has to agree with the others first, and that may take a while.
+        // Consumers that share by partitions must rebalance first, which may take a while.
         in_vain = if seen.len() > before { 0 } else { in_vain + 1 };
         assert!(in_vain < 10, "only {seen:?} of {names:?}");
     }
     seen.sort();
-    assert_eq!(seen, names, "each goes to one of them");
+    assert_eq!(seen, names, "each message goes to one of the consumers");
     one.nothing().await?;
     two.nothing().await
 }
 
-async fn subscriptions_each_get_all(stage: Stage) -> Outcome {
+async fn every_subscription_receives_every_message(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let stock = stage.subscribe("orders", "stock").await?;
     stage.send("orders", &["a", "b", "c"]).await?;
@@ -167,7 +167,7 @@ async fn subscriptions_each_get_all(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn a_subscription_is_addressed_alone(stage: Stage) -> Outcome {
+async fn a_message_can_be_addressed_to_one_subscription(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let stock = stage.subscribe("orders", "stock").await?;
     stage.send_all(&[Envelope::new(mail.subscription.address(), stage.message("a"))]).await?;
@@ -177,7 +177,7 @@ async fn a_subscription_is_addressed_alone(stage: Stage) -> Outcome {
     stock.nothing().await
 }
 
-async fn the_items_of_a_batch_fail_alone(stage: Stage) -> Outcome {
+async fn items_of_a_batch_fail_independently(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let nobody = Address::subscription(stage.topic("orders"), "nobody");
     let batch = [
@@ -195,12 +195,12 @@ async fn the_items_of_a_batch_fail_alone(stage: Stage) -> Outcome {
     mail.nothing().await
 }
 
-async fn receive_gives_no_more_than_asked_for(stage: Stage) -> Outcome {
+async fn receive_returns_at_most_the_requested_number(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     stage.send("orders", &["a", "b", "c", "d", "e"]).await?;
     let mut held = vec![];
     for count in [2, 2, 1] {
-        // More than asked for is an error.
+        // More than the requested number is an error.
         held.extend(mail.take_many(count).await?);
     }
     assert_eq!(ids(&held).len(), 5);
@@ -210,7 +210,8 @@ async fn receive_gives_no_more_than_asked_for(stage: Stage) -> Outcome {
 
 async fn a_waiting_receive_wakes_for_a_message(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
-    // On virtual time nothing passes, so it is the message that wakes it. On real time it would be given up by then.
+    // Virtual time does not pass, so the message wakes the receive. In real time the receive would
+    // have ended by then.
     let waiting = mail.waiting(stage.pace().patience.max(stage.pace().lease));
     stage.settle_down().await;
     stage.send("orders", &["a"]).await?;
@@ -229,7 +230,7 @@ async fn copies_are_never_deduplicated(stage: Stage) -> Outcome {
     mail.ack_all(copies).await
 }
 
-/// No consumer is given a message while another one has an earlier one of the same key.
+/// No consumer receives a message while another consumer holds an earlier one of the same key.
 async fn order_is_kept_per_key(stage: Stage) -> Outcome {
     const KEYS: usize = 5;
     const EACH: usize = 8;
@@ -258,7 +259,7 @@ async fn order_is_kept_per_key(stage: Stage) -> Outcome {
                 let mine = earlier.iter().chain(&held[index]).filter(of_key).count();
                 let next = settled.get(&key).copied().unwrap_or(0) + mine;
                 let expected = format!("{}-{next}", String::from_utf8_lossy(&key));
-                assert_eq!(&*delivery.message.id.0, expected, "given to consumer {index}");
+                assert_eq!(&*delivery.message.id.0, expected, "delivered to consumer {index}");
                 held[index].push(delivery);
             }
             for delivery in earlier {
@@ -267,14 +268,14 @@ async fn order_is_kept_per_key(stage: Stage) -> Outcome {
                 member.ack(delivery).await?;
             }
         }
-        // Whoever shares by partitions has to agree with the others first, and that may take a while.
+        // Consumers that share by partitions must rebalance first, which may take a while.
         in_vain = if idle { in_vain + 1 } else { 0 };
-        assert!(in_vain < 10, "nothing comes any more, after {settled:?}");
+        assert!(in_vain < 10, "no more deliveries after {settled:?}");
     }
     Ok(())
 }
 
-/// Ends the hold of a consumer on its deliveries, whichever way leases end here.
+/// Ends the leases of a consumer in the way of this transport.
 async fn lose_hold(stage: &Stage, member: Member) -> Result<Member, BoxError> {
     let subscription: Subscription = member.subscription.clone();
     drop(member);
@@ -286,7 +287,7 @@ async fn lose_hold(stage: &Stage, member: Member) -> Result<Member, BoxError> {
     Ok(stage.join(&subscription).await?)
 }
 
-async fn a_foreign_message_keeps_the_id_it_is_given(stage: Stage) -> Outcome {
+async fn a_foreign_message_keeps_its_assigned_id(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     for body in ["one", "two"] {
         let message = Foreign { body: body.into(), ..Foreign::default() };
@@ -296,7 +297,7 @@ async fn a_foreign_message_keeps_the_id_it_is_given(stage: Stage) -> Outcome {
         batch.map(|Delivery { message, .. }| (message.id.clone(), message.body.clone(), message.attempts))
     };
     let first = named(mail.take().await?);
-    assert_ne!(first[0].0, first[1].0, "each has its own");
+    assert_ne!(first[0].0, first[1].0, "each message has its own id");
     for (id, ..) in &first {
         check_id(&id.0)?;
     }
@@ -332,7 +333,7 @@ async fn a_foreign_message_is_read_by_its_headers(stage: Stage) -> Outcome {
     mail.nothing().await
 }
 
-async fn an_event_that_nobody_subscribed_to_is_discarded(stage: Stage) -> Outcome {
+async fn an_event_without_a_subscription_is_discarded(stage: Stage) -> Outcome {
     stage.create(&[Topic::named(stage.topic("orders"))], &[]).await?;
     stage.send("orders", &["before"]).await?;
     let mail = stage.subscribe("orders", "mail").await?;
@@ -342,7 +343,7 @@ async fn an_event_that_nobody_subscribed_to_is_discarded(stage: Stage) -> Outcom
     mail.nothing().await
 }
 
-async fn what_is_kept_unclaimed_is_adopted_by_the_first_subscription(stage: Stage) -> Outcome {
+async fn unclaimed_messages_go_to_the_first_subscription(stage: Stage) -> Outcome {
     stage.create(&[Topic::named(stage.topic("jobs")).keep()], &[]).await?;
     stage.send("jobs", &["a", "b"]).await?;
     let mail = stage.subscribe("jobs", "mail").await?;
@@ -353,7 +354,7 @@ async fn what_is_kept_unclaimed_is_adopted_by_the_first_subscription(stage: Stag
     mail.nothing().await
 }
 
-async fn what_is_kept_unclaimed_can_be_read_under_the_topics_own_name(stage: Stage) -> Outcome {
+async fn unclaimed_messages_can_be_read_under_the_topics_own_name(stage: Stage) -> Outcome {
     let topic = stage.topic("jobs");
     stage.create(&[Topic::named(topic.clone()).keep()], &[]).await?;
     stage.send("jobs", &["a"]).await?;
@@ -363,8 +364,8 @@ async fn what_is_kept_unclaimed_can_be_read_under_the_topics_own_name(stage: Sta
     default.nothing().await
 }
 
-async fn a_topic_that_somebody_subscribed_to_is_not_read_under_its_own_name(stage: Stage) -> Outcome {
-    // Whether somebody has read it under that name before, or not.
+async fn a_subscribed_topic_is_not_read_under_its_own_name(stage: Stage) -> Outcome {
+    // With and without an earlier reader under that name.
     for (topic, was_read) in [("jobs", false), ("bills", true)] {
         let own = stage.subscription(topic, &stage.topic(topic));
         stage.create(&[Topic::named(own.topic.clone()).keep()], &[]).await?;
@@ -379,7 +380,7 @@ async fn a_topic_that_somebody_subscribed_to_is_not_read_under_its_own_name(stag
         let left = mail.take_many(if was_read { 1 } else { 2 }).await?;
         mail.ack_all(left).await?;
         let Err(error) = stage.join(&own).await else {
-            return Err(failure(format!("`{}` would have all of it again", own.address())));
+            return Err(failure(format!("`{}` would receive all messages again", own.address())));
         };
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         stage.send(topic, &["c"]).await?;
@@ -390,7 +391,7 @@ async fn a_topic_that_somebody_subscribed_to_is_not_read_under_its_own_name(stag
     Ok(())
 }
 
-async fn what_waits_for_the_topics_own_name_goes_to_whoever_adopts_it(stage: Stage) -> Outcome {
+async fn pending_unclaimed_messages_go_to_the_first_subscription(stage: Stage) -> Outcome {
     let own = stage.subscription("jobs", &stage.topic("jobs"));
     stage.create(&[Topic::named(own.topic.clone()).keep()], &[]).await?;
     stage.join(&own).await?.leave().await?;
@@ -404,8 +405,8 @@ async fn what_waits_for_the_topics_own_name_goes_to_whoever_adopts_it(stage: Sta
     mail.nothing().await
 }
 
-async fn dead_letter_channels_keep_what_nobody_reads(stage: Stage) -> Outcome {
-    // The channel comes with the subscription that it belongs to.
+async fn dead_letter_channels_keep_unread_messages(stage: Stage) -> Outcome {
+    // The channel is created with its subscription.
     stage.create(&[], &[stage.subscription("orders", "mail")]).await?;
     stage.send("orders.dlq", &["dead"]).await?;
     let audit = stage.subscribe("orders.dlq", "audit").await?;

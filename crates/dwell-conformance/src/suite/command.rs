@@ -1,4 +1,4 @@
-//! The suite as a test target: `harness = false`, and this as its `main`.
+//! The `main` of a test target with `harness = false`.
 
 use super::{CaseReport, Options, Report, Verdict, cases, run_all, worker};
 use crate::Rig;
@@ -9,7 +9,7 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// The flags of this command, and those of Rust's own test harness that are meant for it alone and ignored here.
+/// Options of this command, and options of Rust's test harness that are ignored here.
 const FLAGS: [&str; 13] = [
     "--json",
     "--list",
@@ -26,22 +26,23 @@ const FLAGS: [&str; 13] = [
     "--color",
 ];
 
-/// Runs the suite as a test target with `harness = false` does: the arguments are filters, and
+/// Runs the suite. The `main` of a test target with `harness = false`. The arguments are filters
+/// and these options:
 ///
 /// * `--json`: one object per line, `{"transport","case","group","result","detail"}`;
 /// * `--list`: only the names;
 /// * `--skip NAME`: reported as skipped;
-/// * `--exact`, `--test-threads N`: as in Rust's own test harness.
+/// * `--exact`, `--test-threads N`: as in Rust's test harness.
 ///
-/// Otherwise a line for each case, and one with the counts as the harness prints it. The exit code is 1 if a case
-/// failed, and 2 if the arguments make no sense.
+/// Without `--json`, it prints a line for each case, and a summary in the format of Rust's test
+/// harness. The exit code is 1 if a case failed, and 2 if the arguments are invalid.
 ///
 /// The whole target is then `fn main() -> ExitCode { dwell_conformance::main(MyRig::new) }`.
 pub fn main<R: Rig>(factory: impl Fn() -> R) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
-        Err(error) => return usage(&format!("the runtime does not start: {error}")),
+        Err(error) => return usage(&format!("starting the runtime failed: {error}")),
     };
     if let Some(order) = worker::Order::from_arguments(&arguments) {
         return runtime.block_on(worker::work(factory(), order));
@@ -61,7 +62,7 @@ pub fn main<R: Rig>(factory: impl Fn() -> R) -> ExitCode {
     if !json {
         print(&summary(&report, clock.elapsed().as_secs_f64()));
     }
-    // A case that hangs may hold a thread, and must not hold the exit.
+    // A case that hangs may block a thread, but must not block the exit.
     runtime.shutdown_background();
     if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -93,7 +94,8 @@ impl Command {
                 "--skip" => command.options.skip.push(value()?),
                 "--test-threads" => {
                     let number = value()?;
-                    let parsed = number.parse().map_err(|_| format!("`{number}` is no number of threads"))?;
+                    let parsed =
+                        number.parse().map_err(|_| format!("`{number}` is not a number of threads"))?;
                     command.options.parallel = Some(parsed);
                 }
                 "--format" | "--color" => drop(value()?),
@@ -125,7 +127,7 @@ fn list(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A reader that has gone away is no reason to stop the cases.
+/// Prints a line. A closed output must not stop the cases.
 fn print(line: &str) {
     let _ = writeln!(stdout(), "{line}");
 }
@@ -146,7 +148,7 @@ fn human_line(case: &CaseReport) -> String {
     format!("test {transport} {group}::{case} ... {result}")
 }
 
-/// The line that ends a run of Rust's own test harness, and how many were refused.
+/// Summary in the format of Rust's test harness, with the number of refused cases.
 fn summary(report: &Report, seconds: f64) -> String {
     let count = |verdict| report.count(verdict);
     format!(
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_other_harness_are_borne_and_others_are_not() {
+    fn flags_of_the_rust_harness_are_accepted_and_others_are_not() {
         assert!(parse(&["--nocapture", "-q", "--format", "terse", "--include-ignored"]).is_ok());
         assert!(parse(&["--jsn"]).unwrap_err().contains("did you mean `--json`?"));
         assert!(parse(&["--skip"]).unwrap_err().contains("needs a value"));
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_one_of_the_other_harness_and_refused_is_not_passed() {
+    fn the_summary_has_the_format_of_the_rust_harness_and_counts_refused_separately() {
         let cases = [Verdict::Pass, Verdict::Pass, Verdict::Refused, Verdict::Skipped].map(report).to_vec();
         let text = summary(&Report { cases: cases.clone(), filtered_out: 5 }, 0.5);
         let expected = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 5 filtered out; 1 refused; \

@@ -1,8 +1,8 @@
 //! Connecting: how a transport recovers from faults of the network and of its server.
 //!
-//! Each case sends without pause while a fault comes and goes. A message that is sent after the fault is handled within
-//! [`RECOVERY`], every confirmed message is handled, and only messages that were in flight during the fault may be handled
-//! twice.
+//! Each case sends continuously while a fault begins and ends. A message that is sent after the
+//! fault is handled within [`RECOVERY`], every confirmed message is handled, and only messages that
+//! were in flight during the fault may be handled twice.
 
 use super::{Bench, Case, Outcome, Stage, case, failure, stage::Running};
 use crate::{Proxy, ServerFault};
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// How soon a transport recovers with its default settings.
+/// Maximum recovery time with default settings.
 const RECOVERY: Duration = Duration::from_secs(15);
 
 /// Number of senders, each of which waits for one confirmation at a time.
@@ -25,17 +25,17 @@ const SENDERS: usize = 3;
 /// Number of messages that are sent before and after the fault, and confirmed before it begins.
 const CALM: usize = 10;
 
-/// The pause of a sender between two messages.
+/// Pause of a sender between two messages.
 const PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Connecting, frozen_connections_are_replaced, Proxy),
-        case!(Connecting, a_suspended_server_is_used_again_when_it_resumes, Proxy, Suspend),
+        case!(Connecting, a_resumed_server_is_used_again, Proxy, Suspend),
         case!(Connecting, a_replaced_server_is_found_behind_the_same_address, Proxy, Replace),
-        case!(Connecting, a_server_that_comes_back_empty_gets_its_topics_again, Proxy, Empty),
+        case!(Connecting, an_emptied_server_gets_its_topics_again, Proxy, Empty),
         case!(Connecting, a_connection_slow_by_200_ms_causes_no_duplicates, Proxy),
-        case!(Connecting, connections_reset_in_the_middle_of_calls_lose_nothing, Proxy),
+        case!(Connecting, connections_reset_during_calls_lose_nothing, Proxy),
     ]
 }
 
@@ -48,7 +48,7 @@ async fn frozen_connections_are_replaced(stage: Stage) -> Outcome {
     trial.end(Expect::Everything).await
 }
 
-async fn a_suspended_server_is_used_again_when_it_resumes(stage: Stage) -> Outcome {
+async fn a_resumed_server_is_used_again(stage: Stage) -> Outcome {
     let trial = Trial::start(&stage).await?;
     stage.rig().inject(ServerFault::Suspend).await?;
     stage.pass(stage.pace().lease.max(stage.pace().session) + Duration::from_secs(2)).await;
@@ -65,7 +65,7 @@ async fn a_replaced_server_is_found_behind_the_same_address(stage: Stage) -> Out
     trial.end(Expect::Everything).await
 }
 
-async fn a_server_that_comes_back_empty_gets_its_topics_again(stage: Stage) -> Outcome {
+async fn an_emptied_server_gets_its_topics_again(stage: Stage) -> Outcome {
     let trial = Trial::start(&stage).await?;
     stage.rig().inject(ServerFault::Empty).await?;
     let end = trial.clock.elapsed();
@@ -84,7 +84,7 @@ async fn a_connection_slow_by_200_ms_causes_no_duplicates(stage: Stage) -> Outco
     trial.end(Expect::EverythingOnce).await
 }
 
-async fn connections_reset_in_the_middle_of_calls_lose_nothing(stage: Stage) -> Outcome {
+async fn connections_reset_during_calls_lose_nothing(stage: Stage) -> Outcome {
     let trial = Trial::start(&stage).await?;
     let accepted = trial.accepted();
     trial.fault(Proxy::reset_calls);
@@ -99,23 +99,23 @@ async fn connections_reset_in_the_middle_of_calls_lose_nothing(stage: Stage) -> 
 #[derive(Clone, Debug)]
 struct Confirmed {
     id: String,
-    /// When it was first tried.
+    /// Time of its first attempt.
     started: Duration,
     confirmed: Duration,
 }
 
-/// Messages that must have been handled in the end.
+/// Messages that must have been handled at the end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expect {
-    /// All that were confirmed.
+    /// All confirmed messages.
     Everything,
-    /// The same, and none of them twice.
+    /// All confirmed messages, each exactly once.
     EverythingOnce,
-    /// All whose send began after this time. The server has lost the others.
+    /// All messages whose send began after this time. The server has lost the others.
     SentAfter(Duration),
 }
 
-/// An engine that handles what some senders send.
+/// An engine that handles the messages of some senders.
 struct Trial {
     stage: Stage,
     bench: Arc<Bench>,
@@ -124,7 +124,7 @@ struct Trial {
     confirmed: Arc<Mutex<Vec<Confirmed>>>,
     trouble: Arc<Mutex<Option<Error>>>,
     senders: Vec<Running<Outcome>>,
-    /// Whether there is something to hold [`LATE`].
+    /// Whether the transport or its store can hold [`LATE`].
     has_late: bool,
 }
 
@@ -136,7 +136,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Trial {
-    /// Starts the engine and the senders. Returns when messages flow.
+    /// Starts the engine and the senders. Returns when messages are handled.
     async fn start(stage: &Stage) -> Result<Self, BoxError> {
         let bench = Arc::new(Bench::new(stage).await?);
         bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
@@ -160,7 +160,7 @@ impl Trial {
         Ok(trial)
     }
 
-    /// Does this to every proxy. Returns when.
+    /// Applies this to every proxy. Returns the time.
     fn fault(&self, fault: impl Fn(&Proxy)) -> Duration {
         self.stage.proxies().iter().for_each(|proxy| fault(proxy));
         self.clock.elapsed()
@@ -202,7 +202,7 @@ impl Trial {
         }
     }
 
-    /// Sends messages while nothing is wrong, each of which is handled once.
+    /// Sends messages without a fault, each of which is handled once.
     async fn calm(&self, name: &str) -> Outcome {
         let (stage, runs) = (&self.stage, self.bench.runs.len());
         for n in 0..CALM {
@@ -252,7 +252,7 @@ impl Trial {
         }
     }
 
-    /// Stops the senders, and holds what was confirmed against what was handled.
+    /// Stops the senders, and compares the confirmed messages with the handled ones.
     async fn end(mut self, expect: Expect) -> Outcome {
         self.is_stopping.store(true, Ordering::SeqCst);
         for sender in std::mem::take(&mut self.senders) {

@@ -1,5 +1,5 @@
-//! Waiting, under control: what waits can be listed, cancelled, rescheduled and replaced, wherever
-//! it waits.
+//! Waiting, under control: pending messages can be listed, cancelled, rescheduled and replaced,
+//! wherever they are stored.
 
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure, too_late};
 use crate::faults::Faulty;
@@ -13,39 +13,39 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Waiting, cancel_is_exact_until_it_is_due, Waits, Managed),
-        case!(Waiting, cancel_after_it_fired_is_too_late, Waits, Managed),
-        case!(Waiting, cancel_and_reschedule_of_the_unknown_are_not_found, Waits, Managed),
+        case!(Waiting, cancel_after_fire_is_too_late, Waits, Managed),
+        case!(Waiting, cancel_and_reschedule_of_unknown_ids_are_not_found, Waits, Managed),
         case!(Waiting, reschedule_earlier, Waits, Managed),
         case!(Waiting, reschedule_later, Waits, Managed),
-        case!(Waiting, a_deferred_message_can_be_cancelled_too, Waits, Managed),
-        case!(Waiting, what_waits_is_listed_by_key_destination_and_message, Waits, Managed),
-        case!(Waiting, pages_of_what_waits_are_stable_while_more_comes, Waits, Managed),
+        case!(Waiting, a_deferred_message_can_be_cancelled, Waits, Managed),
+        case!(Waiting, pending_messages_are_listed_by_key_destination_and_message, Waits, Managed),
+        case!(Waiting, pages_of_pending_messages_are_stable_during_inserts, Waits, Managed),
         case!(Waiting, a_replaced_send_never_fires, Waits, Managed, WaitingIds),
-        case!(Waiting, a_delayed_send_again_is_a_duplicate_and_another_a_conflict, Waits, WaitingIds),
-        case!(Waiting, one_id_waits_in_two_topics, Waits, WaitingIds),
-        case!(Waiting, one_id_waits_at_every_address_as_often_as_it_is_sent, Waits, FanOut),
-        case!(Waiting, a_message_id_stands_for_its_entries_at_every_address, Waits, Managed, FanOut),
+        case!(Waiting, a_repeated_delayed_send_is_a_duplicate_and_another_a_conflict, Waits, WaitingIds),
+        case!(Waiting, one_id_can_be_pending_in_two_topics, Waits, WaitingIds),
+        case!(Waiting, one_id_is_pending_once_for_each_send_and_address, Waits, FanOut),
+        case!(Waiting, a_message_id_selects_its_entries_at_every_address, Waits, Managed, FanOut),
         case!(Waiting, a_chosen_id_is_idempotent_per_address, Waits, WaitingIds, FanOut),
-        case!(Waiting, messages_of_one_key_keep_their_order_whatever_their_ids, WaitingIds),
-        case!(Waiting, a_chosen_id_is_idempotent_whether_it_waits_or_not, Waits, WaitingIds),
+        case!(Waiting, messages_of_one_key_keep_their_order_with_any_ids, WaitingIds),
+        case!(Waiting, a_chosen_id_is_idempotent_with_and_without_delay, Waits, WaitingIds),
         case!(Waiting, a_cancelled_id_can_be_sent_again, Waits, Managed, WaitingIds),
-        case!(Waiting, cancel_of_a_due_message_that_nobody_forwards_is_too_late, Waits, Managed),
-        case!(Waiting, cancel_answers_truthfully_while_messages_fire, Waits, Managed),
-        case!(Waiting, cancel_of_a_chosen_id_that_was_sent_at_once_is_too_late, Managed, WaitingIds),
-        case!(Waiting, cancel_of_a_message_that_is_ready_is_too_late, Managed, Ledger),
-        case!(Waiting, cancel_reaches_every_entry_of_an_id, Waits, Managed),
+        case!(Waiting, cancel_of_a_due_message_that_is_not_forwarded_is_too_late, Waits, Managed),
+        case!(Waiting, cancel_is_correct_while_messages_fire, Waits, Managed),
+        case!(Waiting, cancel_of_a_chosen_id_sent_without_delay_is_too_late, Managed, WaitingIds),
+        case!(Waiting, cancel_of_a_ready_message_is_too_late, Managed, Ledger),
+        case!(Waiting, cancel_affects_every_entry_of_an_id, Waits, Managed),
         case!(Waiting, a_change_that_one_holder_has_made_stands_although_another_fails, Waits, Managed),
-        case!(Waiting, an_id_that_looks_like_a_name_is_only_an_id, Delay, Control),
-        case!(Waiting, cancel_leaves_a_dead_letter_that_waits_for_its_next_run, Waits, Managed),
+        case!(Waiting, an_id_that_looks_like_an_entry_name_is_only_an_id, Delay, Control),
+        case!(Waiting, cancel_leaves_a_dead_letter_that_is_pending_for_its_next_run, Waits, Managed),
     ]
 }
 
-/// An engine with a handler of `orders/mail` that is always done.
+/// Builds an engine with a handler of `orders/mail` that always acks.
 async fn bench(stage: &Stage) -> Result<Bench, BoxError> {
     bench_of(stage, "orders").await
 }
 
-/// The same, of another topic.
+/// As [`bench`], for another topic.
 async fn bench_of(stage: &Stage, topic: &str) -> Result<Bench, BoxError> {
     let bench = Bench::new(stage).await?;
     bench.handle(stage.settings(topic, "mail"), |_, _| Verdict::ACK).await?;
@@ -71,8 +71,8 @@ async fn cancel_is_exact_until_it_is_due(stage: Stage) -> Outcome {
         for id in [early, late] {
             match bench.engine.cancel(&id.as_str().into()).await? {
                 Changed::Done => _ = cancelled.insert(id),
-                // In real time, who was asleep for too long is too late indeed: once more, with
-                // more time.
+                // In real time, a delayed case may really be too late; it tries again with a longer
+                // delay.
                 changed => {
                     assert!(clock.elapsed() - start >= delay, "{id}: {changed:?} before it was due");
                     is_too_late = true;
@@ -98,12 +98,12 @@ async fn cancel_is_exact_until_it_is_due(stage: Stage) -> Outcome {
     assert!(!runs.iter().any(|run| cancelled.contains(run.id())), "a cancelled message has run");
     for id in &cancelled {
         let again = bench.engine.cancel(&id.as_str().into()).await?;
-        assert_ne!(again, Changed::Done, "there is nothing left to cancel");
+        assert_ne!(again, Changed::Done, "no entry is left to cancel");
     }
     Ok(())
 }
 
-async fn cancel_after_it_fired_is_too_late(stage: Stage) -> Outcome {
+async fn cancel_after_fire_is_too_late(stage: Stage) -> Outcome {
     let (bench, delay) = (bench(&stage).await?, stage.pace().delay);
     bench.send_after("orders", "a", delay).await?;
     stage.pass(delay).await;
@@ -115,7 +115,7 @@ async fn cancel_after_it_fired_is_too_late(stage: Stage) -> Outcome {
     bench.runs.still(1).await.map(drop)
 }
 
-async fn cancel_and_reschedule_of_the_unknown_are_not_found(stage: Stage) -> Outcome {
+async fn cancel_and_reschedule_of_unknown_ids_are_not_found(stage: Stage) -> Outcome {
     let bench = bench(&stage).await?;
     bench.send_after("orders", "a", stage.pace().delay).await?;
     assert_eq!(bench.engine.cancel(&"nobody".into()).await?, Changed::NotFound);
@@ -157,7 +157,7 @@ async fn reschedule_later(stage: Stage) -> Outcome {
     Err(too_late())
 }
 
-async fn a_deferred_message_can_be_cancelled_too(stage: Stage) -> Outcome {
+async fn a_deferred_message_can_be_cancelled(stage: Stage) -> Outcome {
     for (topic, delay) in stage.rounds() {
         let bench = Bench::new(&stage).await?;
         bench.handle(stage.settings(&topic, "mail"), move |_, _| Verdict::defer(delay)).await?;
@@ -179,13 +179,13 @@ async fn a_deferred_message_can_be_cancelled_too(stage: Stage) -> Outcome {
     Err(too_late())
 }
 
-/// One with a key.
+/// A message with a key.
 fn keyed(stage: &Stage, topic: &str, id: &str, key: &str, delay: Duration) -> Envelope {
     let message = stage.message(id).with(|message| message.key = Some(key.to_owned().into()));
     Envelope::new(stage.to(topic), message).due(Due::After(delay))
 }
 
-async fn what_waits_is_listed_by_key_destination_and_message(stage: Stage) -> Outcome {
+async fn pending_messages_are_listed_by_key_destination_and_message(stage: Stage) -> Outcome {
     let bench = bench(&stage).await?;
     bench.handle(stage.settings("invoices", "mail"), |_, _| Verdict::ACK).await?;
     let delay = stage.long();
@@ -204,7 +204,7 @@ async fn what_waits_is_listed_by_key_destination_and_message(stage: Stage) -> Ou
         let engine = bench.engine.clone();
         async move { engine.pending(Query { limit: 100, ..query }).await }
     };
-    // Others may use the same server: only what belongs to this case counts.
+    // Other tests may use the same server: only the messages of this case count.
     let to = |to: Address| Query { to: Some(to), ..Query::default() };
     assert_eq!(ids(&list(to(stage.to("orders"))).await?), ["a", "b", "c"], "in order of due times");
     assert_eq!(ids(&list(to(stage.to("invoices"))).await?), ["d"]);
@@ -227,18 +227,18 @@ async fn what_waits_is_listed_by_key_destination_and_message(stage: Stage) -> Ou
     Ok(())
 }
 
-/// The message that waits, without what addresses it to a forwarder.
+/// Returns the pending message, without the headers for a forwarder.
 fn message_of(pending: &Pending) -> Message {
     let mut message = pending.envelope.message.clone();
     dwell_core::wire::take_destination(&mut message.headers);
     message
 }
 
-async fn pages_of_what_waits_are_stable_while_more_comes(stage: Stage) -> Outcome {
+async fn pages_of_pending_messages_are_stable_during_inserts(stage: Stage) -> Outcome {
     const COUNT: u32 = 40;
     let bench = bench(&stage).await?;
     let delay = stage.long();
-    // Some at the same instant, so that the id decides.
+    // Some have the same due time, so that the id decides.
     let start = stage.clock().now();
     let at = |n: u32| start.after(delay * (n / 3 + 1));
     let there: Vec<_> =
@@ -248,11 +248,11 @@ async fn pages_of_what_waits_are_stable_while_more_comes(stage: Stage) -> Outcom
     loop {
         let query = Query { to: Some(stage.to("orders")), after, limit: 7, ..Query::default() };
         let page = bench.engine.pending(query).await?;
-        assert!(page.len() <= 7, "{} where 7 were asked for", page.len());
+        assert!(page.len() <= 7, "{} where at most 7 were requested", page.len());
         let Some(last) = page.last() else { break };
         after = Some((last.due, last.id.clone()));
         seen.extend(page.iter().map(|pending| pending.envelope.message.id.to_string()));
-        // Before, within and behind what has been seen.
+        // Before, within and behind the pages that were read.
         let more = [0, round * 7, COUNT * 2].map(|n| (n, format!("more-{round:02}-{n:02}")));
         let more = more.map(|(n, id)| stage.envelope("orders", &id).due(Due::At(at(n))));
         if round < 4 {
@@ -297,7 +297,7 @@ async fn a_replaced_send_never_fires(stage: Stage) -> Outcome {
         let runs = bench.runs.until(1).await?;
         let of = |run: &Run| (run.id().to_owned(), run.message.body.clone());
         let (earlier, later) = (("earlier".to_owned(), "new".into()), ("later".to_owned(), "new".into()));
-        // Where all of them are late, the order may be another one between partitions.
+        // If all of them are late, the order between partitions may differ.
         if stage.is_before(started, delay * 3) {
             assert_eq!(of(&runs[0]), earlier);
         }
@@ -312,7 +312,7 @@ async fn a_replaced_send_never_fires(stage: Stage) -> Outcome {
     Err(too_late())
 }
 
-async fn a_delayed_send_again_is_a_duplicate_and_another_a_conflict(stage: Stage) -> Outcome {
+async fn a_repeated_delayed_send_is_a_duplicate_and_another_a_conflict(stage: Stage) -> Outcome {
     for (topic, delay) in stage.rounds() {
         let (bench, started) = (bench_of(&stage, &topic).await?, stage.clock().elapsed());
         let order = stage.envelope(&topic, "a").once(OnConflict::Fail).due(Due::After(delay));
@@ -329,22 +329,22 @@ async fn a_delayed_send_again_is_a_duplicate_and_another_a_conflict(stage: Stage
         assert_eq!(conflict.err().map(|error| error.kind()), Some(ErrorKind::Conflict));
         stage.pass(delay).await;
         let runs = bench.runs.until(1).await?;
-        assert_eq!(runs[0].message.body, "a", "the first one stays");
+        assert_eq!(runs[0].message.body, "a", "the first message stays");
         stage.look().await;
-        assert!(bench.try_send(order).await?.duplicate, "remembered when it has fired");
+        assert!(bench.try_send(order).await?.duplicate, "the id is known after the message has fired");
         stage.pass(delay * 2).await;
         return bench.runs.still(1).await.map(drop);
     }
     Err(too_late())
 }
 
-async fn one_id_waits_in_two_topics(stage: Stage) -> Outcome {
+async fn one_id_can_be_pending_in_two_topics(stage: Stage) -> Outcome {
     let (bench, delay) = (bench(&stage).await?, stage.pace().delay);
     bench.handle(stage.settings("invoices", "mail"), |_, _| Verdict::ACK).await?;
     for topic in ["orders", "invoices"] {
         let envelope = stage.envelope(topic, "a").once(OnConflict::Fail).due(Due::After(delay));
         let sent = bench.try_send(envelope).await?;
-        assert!(!sent.duplicate, "an id belongs to its topic, and {topic} has not seen it");
+        assert!(!sent.duplicate, "an id belongs to its topic, and is new in {topic}");
     }
     stage.pass(delay).await;
     bench.runs.until(2).await?;
@@ -352,8 +352,8 @@ async fn one_id_waits_in_two_topics(stage: Stage) -> Outcome {
     bench.runs.still(2).await.map(drop)
 }
 
-/// An engine with handlers of `mail` and `stock`, and the message `a` to each of them, to each of
-/// them again, and twice to their topic: eight runs in all.
+/// Builds an engine with handlers of `mail` and `stock`, and sends the message `a` to each of them
+/// twice and to their topic twice: eight runs in all.
 async fn bench_of_one_id(stage: &Stage) -> Result<(Bench, Vec<Envelope>), BoxError> {
     let bench = Bench::new(stage).await?;
     let mut addresses = vec![stage.to("orders"), stage.to("orders")];
@@ -366,12 +366,12 @@ async fn bench_of_one_id(stage: &Stage) -> Result<(Bench, Vec<Envelope>), BoxErr
     Ok((bench, sends.collect()))
 }
 
-/// How often each subscription has run the message.
+/// Number of runs of the message in each subscription.
 fn by_subscription(runs: &[Run]) -> [usize; 2] {
     ["mail", "stock"].map(|name| runs.iter().filter(|run| &*run.subscription == name).count())
 }
 
-async fn one_id_waits_at_every_address_as_often_as_it_is_sent(stage: Stage) -> Outcome {
+async fn one_id_is_pending_once_for_each_send_and_address(stage: Stage) -> Outcome {
     let (bench, sends) = bench_of_one_id(&stage).await?;
     let delay = stage.pace().delay;
     for envelope in &sends {
@@ -385,7 +385,7 @@ async fn one_id_waits_at_every_address_as_often_as_it_is_sent(stage: Stage) -> O
     bench.runs.still(8).await.map(drop)
 }
 
-async fn a_message_id_stands_for_its_entries_at_every_address(stage: Stage) -> Outcome {
+async fn a_message_id_selects_its_entries_at_every_address(stage: Stage) -> Outcome {
     let (bench, sends) = bench_of_one_id(&stage).await?;
     let send_all = async || {
         let later = sends.iter().map(|envelope| envelope.clone().due(Due::After(stage.long())));
@@ -450,7 +450,7 @@ async fn a_cancelled_id_can_be_sent_again(stage: Stage) -> Outcome {
     bench.runs.still(1).await.map(drop)
 }
 
-async fn cancel_of_a_due_message_that_nobody_forwards_is_too_late(stage: Stage) -> Outcome {
+async fn cancel_of_a_due_message_that_is_not_forwarded_is_too_late(stage: Stage) -> Outcome {
     let parts = Parts::new(&stage).await?;
     let bench = Parts { background: false, ..parts }.build(&stage).await?;
     stage.declare(&stage.subscription("orders", "mail")).await?;
@@ -466,13 +466,13 @@ async fn cancel_of_a_due_message_that_nobody_forwards_is_too_late(stage: Stage) 
     Ok(())
 }
 
-async fn cancel_answers_truthfully_while_messages_fire(stage: Stage) -> Outcome {
+async fn cancel_is_correct_while_messages_fire(stage: Stage) -> Outcome {
     const COUNT: usize = 60;
     let (bench, delay) = (bench(&stage).await?, stage.pace().delay);
     let ids: Vec<_> = (0..COUNT).map(|n| format!("race-{n:02}")).collect();
     let batch: Vec<_> = ids.iter().map(|id| stage.envelope("orders", id).due(Due::After(delay))).collect();
     bench.send_all(&batch).await?;
-    // All of them around the moment at which they are due.
+    // Cancels all of them around their due time.
     let cancels = ids.iter().zip(0_u32..).map(|(id, n)| {
         let (engine, clock, id) = (bench.engine.clone(), stage.clock(), id.clone());
         let moment = delay + Duration::from_millis(u64::from(n % 4));
@@ -488,7 +488,9 @@ async fn cancel_answers_truthfully_while_messages_fire(stage: Stage) -> Outcome 
         match cancel.join().await?? {
             Changed::Done => {}
             Changed::TooLate => _ = fired.insert(id.clone()),
-            Changed::NotFound => return Err(failure(format!("`{id}` was sent, and is said not to exist"))),
+            Changed::NotFound => {
+                return Err(failure(format!("`{id}` was sent, but its cancellation returned `NotFound`")));
+            }
         }
     }
     bench.runs.until(fired.len()).await?;
@@ -497,7 +499,7 @@ async fn cancel_answers_truthfully_while_messages_fire(stage: Stage) -> Outcome 
     Ok(())
 }
 
-async fn cancel_of_a_chosen_id_that_was_sent_at_once_is_too_late(stage: Stage) -> Outcome {
+async fn cancel_of_a_chosen_id_sent_without_delay_is_too_late(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     stage.declare(&stage.subscription("orders", "mail")).await?;
     bench.try_send(stage.envelope("orders", "a").once(OnConflict::Fail)).await?;
@@ -513,7 +515,7 @@ async fn cancel_of_a_chosen_id_that_was_sent_at_once_is_too_late(stage: Stage) -
     Ok(())
 }
 
-async fn cancel_of_a_message_that_is_ready_is_too_late(stage: Stage) -> Outcome {
+async fn cancel_of_a_ready_message_is_too_late(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     stage.declare(&stage.subscription("orders", "mail")).await?;
     bench.send("orders", "a").await?;
@@ -522,7 +524,7 @@ async fn cancel_of_a_message_that_is_ready_is_too_late(stage: Stage) -> Outcome 
     Ok(())
 }
 
-async fn cancel_reaches_every_entry_of_an_id(stage: Stage) -> Outcome {
+async fn cancel_affects_every_entry_of_an_id(stage: Stage) -> Outcome {
     const COUNT: u32 = 1100;
     let bench = Bench::new(&stage).await?;
     stage.declare(&stage.subscription("orders", "mail")).await?;
@@ -540,7 +542,7 @@ async fn cancel_reaches_every_entry_of_an_id(stage: Stage) -> Outcome {
     let sooner = Due::After(long / 2);
     assert_eq!(bench.engine.reschedule(&"a".into(), sooner).await?, Changed::Done);
     let limit = sooner.resolve(stage.clock().moment());
-    assert!(waiting().await?.iter().all(|pending| pending.due <= limit), "one has its old time");
+    assert!(waiting().await?.iter().all(|pending| pending.due <= limit), "an entry has its old due time");
     assert_eq!(bench.engine.cancel(&"a".into()).await?, Changed::Done);
     assert_eq!(waiting().await?, []);
     Ok(())
@@ -592,8 +594,8 @@ async fn a_change_that_one_holder_has_made_stands_although_another_fails(stage: 
     bench.runs.still(0).await.map(drop)
 }
 
-/// Other programs may choose ids that no user of Dwell may choose.
-async fn an_id_that_looks_like_a_name_is_only_an_id(stage: Stage) -> Outcome {
+/// Other programs may choose ids that users of Dwell may not choose.
+async fn an_id_that_looks_like_an_entry_name_is_only_an_id(stage: Stage) -> Outcome {
     let scheduler = stage.transport().scheduler().ok_or_else(|| failure("no scheduler"))?;
     let mail = stage.subscribe("orders", "mail").await?;
     let (topic, delay) = (stage.topic("orders"), stage.pace().delay);
@@ -607,7 +609,7 @@ async fn an_id_that_looks_like_a_name_is_only_an_id(stage: Stage) -> Outcome {
     for id in strange {
         assert_eq!(scheduler.cancel(&id.into()).await?, Changed::NotFound, "{id}");
     }
-    assert_eq!(pending("a").await?, 1, "it was not meant");
+    assert_eq!(pending("a").await?, 1, "the other entry must stay");
     assert_eq!(scheduler.cancel(&"a".into()).await?, Changed::Done);
     for id in strange {
         send(id, Due::After(stage.long())).await?;
@@ -629,7 +631,7 @@ async fn an_id_that_looks_like_a_name_is_only_an_id(stage: Stage) -> Outcome {
     mail.ack_all(deliveries).await
 }
 
-async fn cancel_leaves_a_dead_letter_that_waits_for_its_next_run(stage: Stage) -> Outcome {
+async fn cancel_leaves_a_dead_letter_that_is_pending_for_its_next_run(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::Reject("no".into())).await?;
     let base = stage.settings("orders.dlq", "audit");
@@ -654,7 +656,7 @@ async fn cancel_leaves_a_dead_letter_that_waits_for_its_next_run(stage: Stage) -
     Ok(())
 }
 
-async fn messages_of_one_key_keep_their_order_whatever_their_ids(stage: Stage) -> Outcome {
+async fn messages_of_one_key_keep_their_order_with_any_ids(stage: Stage) -> Outcome {
     let bench = bench(&stage).await?;
     let order = |n: usize| {
         let envelope = keyed(&stage, "orders", &n.to_string(), "red", Duration::ZERO);
@@ -670,7 +672,7 @@ async fn messages_of_one_key_keep_their_order_whatever_their_ids(stage: Stage) -
     Ok(())
 }
 
-async fn a_chosen_id_is_idempotent_whether_it_waits_or_not(stage: Stage) -> Outcome {
+async fn a_chosen_id_is_idempotent_with_and_without_delay(stage: Stage) -> Outcome {
     let (bench, long) = (bench(&stage).await?, stage.long());
     for (id, first, then) in [("now", Due::NOW, Due::After(long)), ("later", Due::After(long), Due::NOW)] {
         let envelope = stage.envelope("orders", id).once(OnConflict::Fail);
@@ -685,7 +687,11 @@ async fn a_chosen_id_is_idempotent_whether_it_waits_or_not(stage: Stage) -> Outc
     }
     let twice = [(); 2].map(|()| stage.envelope("orders", "twice").once(OnConflict::Fail));
     let sent = bench.engine.send(&twice).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-    assert_eq!([sent[0].duplicate, sent[1].duplicate], [false, true], "twice in one batch");
+    assert_eq!(
+        [sent[0].duplicate, sent[1].duplicate],
+        [false, true],
+        "the second one in the batch is a duplicate"
+    );
     bench.runs.until(2).await?;
     bench.runs.still(2).await.map(drop)
 }

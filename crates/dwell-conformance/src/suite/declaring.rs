@@ -1,4 +1,4 @@
-//! Declaring: what the capabilities say is there, and what they do not is refused.
+//! Declaring: declared capabilities work, and undeclared ones are refused.
 
 use super::{Case, Need, Outcome, Stage, attempt::Answer, attempt::attempt, case, failure};
 use dwell_core::{Action, Attempts, BoxError, Change, Changed, Claim, Due, Ledger, Of, State, wire};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Declaring, native_delay, Delay),
-        case!(Declaring, control_over_what_waits, Control),
+        case!(Declaring, control_over_pending_messages, Control),
         case!(Declaring, native_release, Release),
         case!(Declaring, atomic_move_within_a_topic, Move),
         case!(Declaring, atomic_move_anywhere, MoveAnywhere),
@@ -18,15 +18,15 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Declaring, deliveries_counted, Counts),
         case!(Declaring, several_subscriptions_of_one_topic, FanOut),
         case!(Declaring, the_ledger_follows_a_message, Ledger, Move),
-        case!(Declaring, the_inbox_lets_a_message_in_once, Inbox),
+        case!(Declaring, the_inbox_admits_a_message_once, Inbox),
     ]
 }
 
-/// It is declared, or the case would not run: so it must be there.
+/// The capability is declared, or the case would not run. It must therefore work.
 async fn accepts(stage: Stage, need: Need) -> Outcome {
     match attempt(&stage, need).await? {
         Answer::Accepted => Ok(()),
-        Answer::Refused(text) => Err(failure(format!("declared, and refused: {text}"))),
+        Answer::Refused(text) => Err(failure(format!("declared, but refused: {text}"))),
     }
 }
 
@@ -34,7 +34,7 @@ async fn native_delay(stage: Stage) -> Outcome {
     accepts(stage, Need::Delay).await
 }
 
-async fn control_over_what_waits(stage: Stage) -> Outcome {
+async fn control_over_pending_messages(stage: Stage) -> Outcome {
     accepts(stage, Need::Control).await
 }
 
@@ -74,11 +74,11 @@ async fn several_subscriptions_of_one_topic(stage: Stage) -> Outcome {
     accepts(stage, Need::FanOut).await
 }
 
-/// The one record of a message, and where it stands.
+/// Returns the subscription and state of the only record of a message.
 async fn stands(ledger: &Arc<dyn Ledger>, id: &str) -> Result<(Option<String>, State), BoxError> {
     let records = ledger.get(&id.into()).await?;
     let [record] = &records[..] else {
-        return Err(failure(format!("expected one record of `{id}`, and saw {records:?}")));
+        return Err(failure(format!("expected one record of `{id}`, got {records:?}")));
     };
     Ok((record.subscription.as_ref().map(ToString::to_string), record.state))
 }
@@ -88,7 +88,7 @@ async fn the_ledger_follows_a_message(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     assert!(ledger.get(&"a".into()).await?.is_empty());
     let nobody = ledger.change(&"a".into(), Of::All, Change::Discard, "suite").await?;
-    assert!(nobody.is_empty(), "one answer for each that there is: {nobody:?}");
+    assert!(nobody.is_empty(), "one answer for each record: {nobody:?}");
 
     stage.send("orders", &["a"]).await?;
     let in_mail = |state| (Some("mail".to_owned()), state);
@@ -101,7 +101,11 @@ async fn the_ledger_follows_a_message(stage: Stage) -> Outcome {
     a.message.headers.set(wire::SUBSCRIPTION, "mail");
     a.message.headers.set(wire::REJECTION_REASON, "delivery_error");
     mail.settled(a, Action::Move { to: stage.to("orders.dlq"), due: Due::NOW }).await?;
-    assert_eq!(stands(&ledger, "a").await?, in_mail(State::Dead), "it belongs where it came from");
+    assert_eq!(
+        stands(&ledger, "a").await?,
+        in_mail(State::Dead),
+        "the record belongs to the original subscription"
+    );
 
     let answers =
         ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Replay(None), "suite").await?;
@@ -109,27 +113,27 @@ async fn the_ledger_follows_a_message(stage: Stage) -> Outcome {
         answers.iter().map(|answer| (answer.subscription.as_deref(), answer.changed)).collect();
     assert_eq!(answers, [(Some("mail"), Changed::Done)]);
     let [again] = mail.take().await?;
-    assert_eq!(again.message.attempts, Attempts::default(), "a person asked for it");
+    assert_eq!(again.message.attempts, Attempts::default(), "a replay resets the counts");
     assert!(wire::REJECTION_STAMPS.iter().all(|stamp| again.message.headers.get(stamp).is_none()));
 
     mail.settled(again, Action::Ack { result: Some("42".into()) }).await?;
-    // How long what is done is kept is a setting; what is kept is complete.
+    // How long finished messages are kept is a setting. Records that are kept must be complete.
     for record in ledger.get(&"a".into()).await? {
         assert_eq!((record.state, record.result.as_deref()), (State::Done, Some(&b"42"[..])));
     }
     mail.nothing().await
 }
 
-async fn the_inbox_lets_a_message_in_once(stage: Stage) -> Outcome {
+async fn the_inbox_admits_a_message_once(stage: Stage) -> Outcome {
     let inbox = stage.transport().inbox().ok_or_else(|| failure("there is no inbox"))?;
     let (id, lease) = (&stage.topic("a").to_string().replace('.', "-").into(), stage.pace().lease);
     let claim = async |subscription: &str, fence| inbox.claim(subscription, id, fence, lease).await;
     assert_eq!(claim("mail", 1).await?, Claim::New);
-    assert_eq!(claim("mail", 1).await?, Claim::New, "the same one claims again");
+    assert_eq!(claim("mail", 1).await?, Claim::New, "the same token claims again");
     assert_eq!(claim("mail", 2).await?, Claim::Busy);
-    assert_eq!(claim("stock", 3).await?, Claim::New, "each subscription for itself");
+    assert_eq!(claim("stock", 3).await?, Claim::New, "each subscription has its own claims");
     inbox.abandon("mail", id, 2).await?;
-    assert_eq!(claim("mail", 2).await?, Claim::Busy, "it was not his to abandon");
+    assert_eq!(claim("mail", 2).await?, Claim::Busy, "only the owner can abandon a claim");
     inbox.abandon("mail", id, 1).await?;
     assert_eq!(claim("mail", 2).await?, Claim::New);
     stage.pass(lease).await;
@@ -138,6 +142,6 @@ async fn the_inbox_lets_a_message_in_once(stage: Stage) -> Outcome {
     stage.pass(lease).await;
     assert_eq!(claim("mail", 5).await?, Claim::Done);
     stage.pass(lease).await;
-    assert_eq!(claim("mail", 6).await?, Claim::New, "remembered for as long as was asked");
+    assert_eq!(claim("mail", 6).await?, Claim::New, "kept for the requested duration");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Settling, later: deferrals through the engine, by whichever way this transport makes a message wait.
+//! Settling, later: deferrals through the engine, as this transport delays
+//! messages.
 
 use super::{Bench, Case, Outcome, Parts, Stage, Way, case, failure};
 use crate::faults::Faulty;
@@ -8,23 +9,18 @@ use std::{sync::Arc, time::Duration};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!(Settling, a_requeue_after_a_delay_is_absent_before_and_present_after, Waits),
-        case!(Settling, an_explicit_zero_is_at_once_and_touches_no_store, Waits),
-        case!(Settling, a_deferral_with_its_own_delay_beats_the_subscriptions, Waits),
+        case!(Settling, a_delayed_requeue_is_absent_before_and_present_after, Waits),
+        case!(Settling, a_zero_delay_is_immediate_and_uses_no_store, Waits),
+        case!(Settling, the_delay_of_a_deferral_overrides_the_subscriptions_delay, Waits),
         case!(Settling, a_deferred_message_does_not_fan_out_to_another_subscription, Waits, FanOut),
         case!(Settling, two_subscriptions_defer_one_message_at_the_same_time, Waits, FanOut),
-        case!(Settling, messages_of_one_id_and_content_are_each_tried_again, Waits),
-        case!(
-            Settling,
-            what_a_handler_releases_comes_back_uncounted_to_its_subscription_alone,
-            Waits,
-            FanOut
-        ),
-        case!(Settling, a_settlement_that_fails_is_tried_again_and_never_acked_in_its_place, Waits),
+        case!(Settling, messages_of_one_id_and_content_are_each_retried, Waits),
+        case!(Settling, a_released_message_returns_uncounted_to_its_subscription_alone, Waits, FanOut),
+        case!(Settling, a_failed_settlement_is_retried_and_never_replaced_by_an_ack, Waits),
     ]
 }
 
-async fn a_requeue_after_a_delay_is_absent_before_and_present_after(stage: Stage) -> Outcome {
+async fn a_delayed_requeue_is_absent_before_and_present_after(stage: Stage) -> Outcome {
     let delay = stage.pace().delay;
     for way in Way::BOTH {
         let bench = Bench::new(&stage).await?;
@@ -48,12 +44,12 @@ async fn a_requeue_after_a_delay_is_absent_before_and_present_after(stage: Stage
     Ok(())
 }
 
-async fn an_explicit_zero_is_at_once_and_touches_no_store(stage: Stage) -> Outcome {
+async fn a_zero_delay_is_immediate_and_uses_no_store(stage: Stage) -> Outcome {
     let parts = Parts::new(&stage).await?;
     let store = parts.store.clone().map(Faulty::new);
     let behind = store.clone().map(|store| Arc::new(store) as _);
     let bench = Parts { store: behind, ..parts }.build(&stage).await?;
-    // So long that nobody could take it for at once.
+    // So long that it cannot be mistaken for no delay.
     let defer_delay = stage.long();
     for (round, way) in Way::BOTH.into_iter().enumerate() {
         let settings = SubscriptionSettings { defer_delay, ..stage.settings(way.topic(), "mail") };
@@ -68,15 +64,16 @@ async fn an_explicit_zero_is_at_once_and_touches_no_store(stage: Stage) -> Outco
         let counts: Vec<_> = runs[3 * round..].iter().map(|run| run.counts()).collect();
         assert_eq!(counts, [(0, 0), (1, 0), (2, 0)], "{way:?}");
     }
-    assert_eq!(store.map_or(0, |store| store.scheduled()), 0, "it took a detour by way of the store");
+    assert_eq!(store.map_or(0, |store| store.scheduled()), 0, "the message went through the store");
     Ok(())
 }
 
-async fn a_deferral_with_its_own_delay_beats_the_subscriptions(stage: Stage) -> Outcome {
+async fn the_delay_of_a_deferral_overrides_the_subscriptions_delay(stage: Stage) -> Outcome {
     let (short, delay, long) = (stage.pace().delay / 4, stage.pace().delay * 2, stage.long());
     let is_virtual = stage.rig().time().virtual_clock().is_some();
     for way in Way::BOTH {
-        // The longer one is never waited for in real time, so that nobody who is slow takes the one for the other.
+        // The longer delay is never waited for in real time, so that a slow machine cannot confuse
+        // the two.
         for (name, default, own) in [("shorter", long, short), ("longer", short, delay)] {
             let bench = Bench::new(&stage).await?;
             let settings = SubscriptionSettings { defer_delay: default, ..stage.settings(way.topic(), name) };
@@ -102,7 +99,7 @@ async fn a_deferral_with_its_own_delay_beats_the_subscriptions(stage: Stage) -> 
                 let second = runs[2].at - runs[1].at;
                 assert!(second >= default, "{way:?}, {name}: early: {second:?}");
                 let (shorter, longer) = (first.min(second), own.max(default));
-                assert!(!is_virtual || shorter < longer, "{way:?}, {name}: the other delay");
+                assert!(!is_virtual || shorter < longer, "{way:?}, {name}: the wrong delay");
             }
             bench.shut_down().await?;
         }
@@ -157,8 +154,9 @@ async fn two_subscriptions_defer_one_message_at_the_same_time(stage: Stage) -> O
     Ok(())
 }
 
-/// An id makes a user's send idempotent, and nothing else: what is there twice is two messages, also when both of them wait.
-async fn messages_of_one_id_and_content_are_each_tried_again(stage: Stage) -> Outcome {
+/// An id makes a user's send idempotent, and nothing else: two messages with one id are both
+/// delivered, also when both are pending.
+async fn messages_of_one_id_and_content_are_each_retried(stage: Stage) -> Outcome {
     const COUNT: usize = 3;
     let delay = stage.pace().delay;
     for way in Way::BOTH {
@@ -191,7 +189,7 @@ async fn messages_of_one_id_and_content_are_each_tried_again(stage: Stage) -> Ou
     Ok(())
 }
 
-async fn what_a_handler_releases_comes_back_uncounted_to_its_subscription_alone(stage: Stage) -> Outcome {
+async fn a_released_message_returns_uncounted_to_its_subscription_alone(stage: Stage) -> Outcome {
     let (delay, long) = (stage.pace().delay, stage.long());
     for way in Way::BOTH {
         let bench = Bench::new(&stage).await?;
@@ -211,7 +209,7 @@ async fn what_a_handler_releases_comes_back_uncounted_to_its_subscription_alone(
         };
         bench.send(way.topic(), "a").await?;
         bench.runs.until(3).await?;
-        // It holds no slot of the others, which is seen where it is away for long.
+        // It does not block the others, which is visible where its delay is long.
         bench.send(way.topic(), "b").await?;
         stage.until(|| !of("b", "patient").is_empty()).await;
         assert_eq!((of("a", "patient").len(), of("b", "patient").len()), (1, 1), "{way:?}");
@@ -221,7 +219,10 @@ async fn what_a_handler_releases_comes_back_uncounted_to_its_subscription_alone(
         stage.pass(delay).await;
         bench.runs.still(7).await?;
         let [released, again] = &of("a", "mail")[..] else {
-            return Err(failure(format!("{way:?}: it came back elsewhere: {:?}", bench.runs.all())));
+            return Err(failure(format!(
+                "{way:?}: not redelivered to its subscription alone: {:?}",
+                bench.runs.all()
+            )));
         };
         assert_eq!(again.counts(), (0, 0), "{way:?}");
         let waited = again.at - released.at;
@@ -230,7 +231,7 @@ async fn what_a_handler_releases_comes_back_uncounted_to_its_subscription_alone(
     Ok(())
 }
 
-async fn a_settlement_that_fails_is_tried_again_and_never_acked_in_its_place(stage: Stage) -> Outcome {
+async fn a_failed_settlement_is_retried_and_never_replaced_by_an_ack(stage: Stage) -> Outcome {
     let delay = stage.pace().delay;
     for way in Way::BOTH {
         let parts = Parts::new(&stage).await?;

@@ -1,4 +1,5 @@
-//! Waiting, through the engine: wherever a message waits, it comes when it is due, and not before.
+//! Waiting, through the engine: a message is delivered when it is due, not before, wherever it is
+//! stored.
 
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure, too_late};
 use crate::Time;
@@ -8,26 +9,26 @@ use std::{collections::BTreeSet, time::Duration};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!(Waiting, a_delayed_send_is_never_early_and_its_lateness_is_told, Waits),
+        case!(Waiting, a_delayed_send_is_never_early_and_its_lateness_is_reported, Waits),
         case!(Waiting, no_delayed_send_is_early_by_a_microsecond, Waits),
         case!(Waiting, no_deferral_and_no_retry_is_early_by_a_microsecond, Waits),
         case!(Waiting, no_rescheduled_message_is_early_by_a_microsecond, Waits, Managed),
-        case!(Waiting, an_engine_whose_clock_is_wrong_sends_nothing_early_or_late, Waits),
-        case!(Waiting, a_millisecond_is_waited_for_and_so_is_a_second, Waits),
-        case!(Waiting, a_past_time_is_at_once, Waits),
-        case!(Waiting, beyond_the_native_maximum_is_accepted_or_a_typed_error, Waits),
-        case!(Waiting, ten_years_are_accepted_and_cancelled_or_a_typed_error, Waits),
-        case!(Waiting, messages_come_in_order_of_their_due_times, Waits),
-        case!(Waiting, a_backlog_of_one_key_comes_in_order_of_due_times, Waits, KeyOrder),
-        case!(Waiting, a_thousand_at_the_same_instant, Waits),
-        case!(Waiting, a_long_delay_blocks_neither_a_short_one_nor_an_immediate_one, Waits),
-        case!(Waiting, a_delayed_publish_fans_out_to_those_subscribed_when_it_is_due, Waits, FanOut),
-        case!(Waiting, what_waits_survives_a_clean_stop_of_the_client, Waits),
-        case!(Waiting, what_waits_survives_a_crash_of_the_client, Waits),
-        case!(Waiting, what_waits_survives_a_restart_of_the_broker, Waits, Restart, KeepsWaiting),
-        case!(Waiting, two_engines_at_once_fire_each_once, Waits),
-        case!(Waiting, a_wall_clock_set_back_makes_nothing_early_and_skips_nothing, Waits, VirtualTime),
-        case!(Waiting, a_wall_clock_set_forward_makes_nothing_early_and_skips_nothing, Waits, VirtualTime),
+        case!(Waiting, an_engine_with_a_wrong_clock_sends_nothing_early_or_late, Waits),
+        case!(Waiting, delays_of_a_millisecond_and_of_a_second_are_exact, Waits),
+        case!(Waiting, a_past_due_time_is_immediate, Waits),
+        case!(Waiting, a_delay_beyond_the_native_maximum_is_accepted_or_a_typed_error, Waits),
+        case!(Waiting, a_delay_of_ten_years_is_accepted_and_cancelled_or_a_typed_error, Waits),
+        case!(Waiting, messages_arrive_in_order_of_their_due_times, Waits),
+        case!(Waiting, a_backlog_of_one_key_arrives_in_order_of_due_times, Waits, KeyOrder),
+        case!(Waiting, a_thousand_messages_due_at_one_instant, Waits),
+        case!(Waiting, a_long_delay_does_not_block_shorter_ones, Waits),
+        case!(Waiting, a_delayed_publish_fans_out_to_the_subscriptions_at_its_due_time, Waits, FanOut),
+        case!(Waiting, pending_messages_survive_a_clean_stop_of_the_client, Waits),
+        case!(Waiting, pending_messages_survive_a_crash_of_the_client, Waits),
+        case!(Waiting, pending_messages_survive_a_restart_of_the_broker, Waits, Restart, KeepsWaiting),
+        case!(Waiting, two_engines_fire_each_message_once, Waits),
+        case!(Waiting, a_wall_clock_set_back_makes_no_message_early_or_lost, Waits, VirtualTime),
+        case!(Waiting, a_wall_clock_set_forward_makes_no_message_early_or_lost, Waits, VirtualTime),
     ]
 }
 
@@ -35,20 +36,19 @@ fn ids(runs: &[Run]) -> Vec<&str> {
     runs.iter().map(Run::id).collect()
 }
 
-/// How long after its time each run came, given when it was sent and how long it was to wait; an
-/// early one fails.
+/// Returns how late each run was, from its send time and its delay. An early run is an error.
 fn lateness(runs: &[(Run, Duration, Duration)]) -> Result<Vec<Duration>, String> {
     let late = runs.iter().map(|(run, sent, delay)| {
         let waited = run.at.saturating_sub(*sent);
         waited.checked_sub(*delay).ok_or_else(|| {
-            format!("`{}` is early: it came after {waited:?} where {delay:?} was asked for", run.id())
+            format!("`{}` is early: delivered after {waited:?} with a delay of {delay:?}", run.id())
         })
     });
     late.collect()
 }
 
-/// Tells the median and the worst of these; on a virtual clock they must be within what is
-/// declared.
+/// Reports the median and the maximum. With virtual time they must be within the declared
+/// resolution.
 fn tell_lateness(stage: &Stage, mut late: Vec<Duration>) {
     late.sort();
     if let (Some(median), Some(worst)) = (late.get(late.len() / 2), late.last()) {
@@ -58,7 +58,7 @@ fn tell_lateness(stage: &Stage, mut late: Vec<Duration>) {
     }
 }
 
-async fn a_delayed_send_is_never_early_and_its_lateness_is_told(stage: Stage) -> Outcome {
+async fn a_delayed_send_is_never_early_and_its_lateness_is_reported(stage: Stage) -> Outcome {
     const COUNT: u32 = 20;
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
@@ -74,7 +74,7 @@ async fn a_delayed_send_is_never_early_and_its_lateness_is_told(stage: Stage) ->
     bench.runs.still(COUNT as usize).await?;
     let runs = asked.into_iter().map(|(id, sent, delay)| Some((bench.runs.of(&id).pop()?, sent, delay)));
     let runs: Option<Vec<_>> = runs.collect();
-    let runs = runs.ok_or_else(|| failure("one of them never came"))?;
+    let runs = runs.ok_or_else(|| failure("a message was never delivered"))?;
     tell_lateness(&stage, lateness(&runs)?);
     Ok(())
 }
@@ -114,8 +114,7 @@ async fn no_delayed_send_is_early_by_a_microsecond(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// The same of deferrals and retries. Each waits from the end of a run, which is later than its
-/// beginning.
+/// A deferral or retry waits from the end of a run, which is later than its beginning.
 async fn no_deferral_and_no_retry_is_early_by_a_microsecond(stage: Stage) -> Outcome {
     const COUNT: usize = 100;
     const DELAY: Duration = Duration::from_millis(3);
@@ -149,7 +148,7 @@ async fn no_deferral_and_no_retry_is_early_by_a_microsecond(stage: Stage) -> Out
     Ok(())
 }
 
-/// The same of messages whose delay begins when they are rescheduled, by either way.
+/// The delay begins when the message is rescheduled, by the ledger or the engine.
 async fn no_rescheduled_message_is_early_by_a_microsecond(stage: Stage) -> Outcome {
     const COUNT: usize = 100;
     const DELAY: Duration = Duration::from_millis(3);
@@ -182,7 +181,7 @@ async fn no_rescheduled_message_is_early_by_a_microsecond(stage: Stage) -> Outco
     Ok(())
 }
 
-async fn an_engine_whose_clock_is_wrong_sends_nothing_early_or_late(stage: Stage) -> Outcome {
+async fn an_engine_with_a_wrong_clock_sends_nothing_early_or_late(stage: Stage) -> Outcome {
     const HOUR: i64 = 3_600_000;
     let delay = stage.pace().delay;
     let bench = Bench::new(&stage).await?;
@@ -200,7 +199,7 @@ async fn an_engine_whose_clock_is_wrong_sends_nothing_early_or_late(stage: Stage
     bench.runs.still(2).await.map(drop)
 }
 
-async fn a_millisecond_is_waited_for_and_so_is_a_second(stage: Stage) -> Outcome {
+async fn delays_of_a_millisecond_and_of_a_second_are_exact(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
     for (round, millis) in [1, 1000].into_iter().enumerate() {
@@ -216,7 +215,7 @@ async fn a_millisecond_is_waited_for_and_so_is_a_second(stage: Stage) -> Outcome
     bench.runs.still(2).await.map(drop)
 }
 
-async fn a_past_time_is_at_once(stage: Stage) -> Outcome {
+async fn a_past_due_time_is_immediate(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
     let past = [Due::At(Timestamp(0)), Due::At(stage.clock().now()), Due::After(Duration::ZERO)];
@@ -230,8 +229,8 @@ async fn a_past_time_is_at_once(stage: Stage) -> Outcome {
     bench.runs.still(3).await.map(drop)
 }
 
-/// Sends with a delay that is too long to be waited for. It is accepted, and then it is listed
-/// where that is possible, and cancelled; or it is refused with an error that says what to do.
+/// Sends with a delay that is too long to wait for. Either it is accepted, listed if possible, and
+/// cancelled; or it is refused with an error that says what to do.
 async fn accepted_or_refused(stage: &Stage, delay: Duration) -> Outcome {
     let bench = Bench::new(stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
@@ -242,7 +241,7 @@ async fn accepted_or_refused(stage: &Stage, delay: Duration) -> Outcome {
             stage.found(format!("refused: {error}"));
             return Ok(());
         }
-        Err(error) => return Err(failure(format!("no typed error: {}: {error}", error.kind()))),
+        Err(error) => return Err(failure(format!("not a typed error: {}: {error}", error.kind()))),
     }
     bench.runs.still(0).await?;
     let query = Query { message: Some("a".into()), limit: 10, ..Query::default() };
@@ -258,10 +257,10 @@ async fn accepted_or_refused(stage: &Stage, delay: Duration) -> Outcome {
     bench.runs.still(0).await.map(drop)
 }
 
-async fn beyond_the_native_maximum_is_accepted_or_a_typed_error(stage: Stage) -> Outcome {
+async fn a_delay_beyond_the_native_maximum_is_accepted_or_a_typed_error(stage: Stage) -> Outcome {
     let delay = stage.capabilities().delay.saturating_add(stage.pace().delay);
     if delay <= stage.pace().delay * 2 {
-        // Short enough to be waited for.
+        // Short enough to wait for.
         let bench = Bench::new(&stage).await?;
         bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
         let started = stage.clock().elapsed();
@@ -274,17 +273,17 @@ async fn beyond_the_native_maximum_is_accepted_or_a_typed_error(stage: Stage) ->
     accepted_or_refused(&stage, delay).await
 }
 
-async fn ten_years_are_accepted_and_cancelled_or_a_typed_error(stage: Stage) -> Outcome {
+async fn a_delay_of_ten_years_is_accepted_and_cancelled_or_a_typed_error(stage: Stage) -> Outcome {
     accepted_or_refused(&stage, Duration::from_secs(10 * 365 * 24 * 3600)).await
 }
 
-async fn messages_come_in_order_of_their_due_times(stage: Stage) -> Outcome {
+async fn messages_arrive_in_order_of_their_due_times(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
     // Far apart, because a busy machine promotes several at once, and there is no order between
     // shards.
     let step = stage.pace().delay / 2;
-    // For the same reason they share a partition, where there are partitions.
+    // For the same reason they share a partition on transports with partitions.
     let key = match stage.rig().time() {
         Time::Real if stage.capabilities().key_order => Some("k".into()),
         _ => None,
@@ -300,7 +299,7 @@ async fn messages_come_in_order_of_their_due_times(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn a_backlog_of_one_key_comes_in_order_of_due_times(stage: Stage) -> Outcome {
+async fn a_backlog_of_one_key_arrives_in_order_of_due_times(stage: Stage) -> Outcome {
     let settings = stage.settings("orders", "mail");
     stage.declare(&settings.subscription()).await?;
     let bench = Bench::new(&stage).await?;
@@ -311,7 +310,7 @@ async fn a_backlog_of_one_key_comes_in_order_of_due_times(stage: Stage) -> Outco
     };
     let batch: Vec<_> = (1..=20).map(|n| keyed(n * 8 % 21)).collect();
     bench.send_all(&batch).await?;
-    // All of them are due before anybody looks.
+    // All of them are due before the first receive.
     stage.pass(step * 21).await;
     stage.look().await;
     bench.handle(settings, |_, _| Verdict::ACK).await?;
@@ -321,7 +320,7 @@ async fn a_backlog_of_one_key_comes_in_order_of_due_times(stage: Stage) -> Outco
     Ok(())
 }
 
-async fn a_thousand_at_the_same_instant(stage: Stage) -> Outcome {
+async fn a_thousand_messages_due_at_one_instant(stage: Stage) -> Outcome {
     const COUNT: usize = 1000;
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
@@ -333,19 +332,19 @@ async fn a_thousand_at_the_same_instant(stage: Stage) -> Outcome {
     stage.pass(delay).await;
     let runs = bench.runs.until(COUNT).await?;
     let seen: BTreeSet<_> = runs.iter().map(Run::id).collect();
-    assert_eq!(seen.len(), COUNT, "one came twice, and another not at all");
+    assert_eq!(seen.len(), COUNT, "a message was delivered twice, and another one was lost");
     let late = runs.iter().map(|run| run.now.0 - due.0);
     let late: Option<Vec<_>> = late.map(|late| u64::try_from(late).ok().map(Duration::from_millis)).collect();
-    tell_lateness(&stage, late.ok_or_else(|| failure("one of them was early"))?);
+    tell_lateness(&stage, late.ok_or_else(|| failure("a message was early"))?);
     stage.pass(delay).await;
     bench.runs.still(COUNT).await.map(drop)
 }
 
-async fn a_long_delay_blocks_neither_a_short_one_nor_an_immediate_one(stage: Stage) -> Outcome {
+async fn a_long_delay_does_not_block_shorter_ones(stage: Stage) -> Outcome {
     for (topic, short) in stage.rounds() {
         let bench = Bench::new(&stage).await?;
         bench.handle(stage.settings(&topic, "mail"), |_, _| Verdict::ACK).await?;
-        // One key, so that a log has all of them in one place.
+        // One key, so that a log has all of them in one partition.
         let keyed = |id: &str, due| {
             let message = stage.message(id).with(|message| message.key = Some("k".into()));
             Envelope::new(stage.to(&topic), message).due(due)
@@ -370,10 +369,10 @@ async fn a_long_delay_blocks_neither_a_short_one_nor_an_immediate_one(stage: Sta
     Err(too_late())
 }
 
-async fn a_delayed_publish_fans_out_to_those_subscribed_when_it_is_due(stage: Stage) -> Outcome {
+async fn a_delayed_publish_fans_out_to_the_subscriptions_at_its_due_time(stage: Stage) -> Outcome {
     for (topic, delay) in stage.rounds() {
         let bench = Bench::new(&stage).await?;
-        // Long enough for somebody to subscribe meanwhile, also where that takes its time.
+        // Long enough to subscribe in the meantime, even if that is slow.
         let delay = delay * 2;
         bench.handle(stage.settings(&topic, "mail"), |_, _| Verdict::ACK).await?;
         let started = stage.clock().elapsed();
@@ -385,7 +384,7 @@ async fn a_delayed_publish_fans_out_to_those_subscribed_when_it_is_due(stage: St
         }
         stage.pass(left).await;
         bench.runs.until(2).await?;
-        // Too late for this one.
+        // Too late for this subscription.
         bench.handle(stage.settings(&topic, "audit"), |_, _| Verdict::ACK).await?;
         stage.pass(delay).await;
         let runs = bench.runs.still(2).await?;
@@ -396,8 +395,8 @@ async fn a_delayed_publish_fans_out_to_those_subscribed_when_it_is_due(stage: St
     Err(too_late())
 }
 
-/// A message that waits, and one that was deferred; then `interrupt`, and both come in time, once,
-/// to another engine.
+/// A pending message, and a deferred one. After `interrupt` another engine runs both once, when
+/// they are due.
 async fn survives<F: Future<Output = Outcome>>(stage: Stage, interrupt: impl FnOnce(Bench) -> F) -> Outcome {
     let delay = stage.pace().delay * 4;
     let settings = stage.settings("orders", "mail");
@@ -405,7 +404,7 @@ async fn survives<F: Future<Output = Outcome>>(stage: Stage, interrupt: impl FnO
     first
         .handle(settings.clone(), move |message, before| match (&*message.id.0, before) {
             ("deferred", 0) => Verdict::defer(delay),
-            // Somebody is slow: it is for the next one.
+            // A release leaves the message to the next engine.
             _ => Verdict::Release("not now".into()),
         })
         .await?;
@@ -414,7 +413,7 @@ async fn survives<F: Future<Output = Outcome>>(stage: Stage, interrupt: impl FnO
     first.send("orders", "deferred").await?;
     first.runs.until(1).await?;
     first.at_rest().await?;
-    // A log commits what is settled a moment later.
+    // A log commits settlements a moment later.
     stage.look().await;
     let before = first.runs.clone();
     interrupt(first).await?;
@@ -428,7 +427,7 @@ async fn survives<F: Future<Output = Outcome>>(stage: Stage, interrupt: impl FnO
     assert_eq!(ids(&runs).into_iter().collect::<BTreeSet<_>>(), BTreeSet::from(["deferred", "delayed"]));
     let before = before.all();
     assert_eq!(before[0].id(), "deferred");
-    assert!(before.len() == 1 || !is_in_time, "who has ended runs nothing: {before:?}");
+    assert!(before.len() == 1 || !is_in_time, "a stopped engine runs nothing: {before:?}");
     for run in before[1..].iter().chain(&runs) {
         assert!(run.at - started >= delay, "`{}` was early", run.id());
         assert_eq!(run.counts(), (u32::from(run.id() == "deferred"), 0), "{}", run.id());
@@ -436,11 +435,11 @@ async fn survives<F: Future<Output = Outcome>>(stage: Stage, interrupt: impl FnO
     Ok(())
 }
 
-async fn what_waits_survives_a_clean_stop_of_the_client(stage: Stage) -> Outcome {
+async fn pending_messages_survive_a_clean_stop_of_the_client(stage: Stage) -> Outcome {
     survives(stage, |bench| bench.shut_down()).await
 }
 
-async fn what_waits_survives_a_crash_of_the_client(stage: Stage) -> Outcome {
+async fn pending_messages_survive_a_crash_of_the_client(stage: Stage) -> Outcome {
     survives(stage, |bench| async {
         bench.kill().await;
         Ok(())
@@ -448,7 +447,7 @@ async fn what_waits_survives_a_crash_of_the_client(stage: Stage) -> Outcome {
     .await
 }
 
-async fn what_waits_survives_a_restart_of_the_broker(stage: Stage) -> Outcome {
+async fn pending_messages_survive_a_restart_of_the_broker(stage: Stage) -> Outcome {
     let rig = stage.rig().clone();
     survives(stage, |bench| async move {
         bench.kill().await;
@@ -457,7 +456,7 @@ async fn what_waits_survives_a_restart_of_the_broker(stage: Stage) -> Outcome {
     .await
 }
 
-async fn two_engines_at_once_fire_each_once(stage: Stage) -> Outcome {
+async fn two_engines_fire_each_message_once(stage: Stage) -> Outcome {
     const COUNT: usize = 100;
     let one = Bench::new(&stage).await?;
     let two = one.again().await?;
@@ -481,7 +480,7 @@ async fn two_engines_at_once_fire_each_once(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Five messages, a minute apart, with the wall clock set by `step` milliseconds at the start.
+/// Sends five messages a minute apart, with the wall clock set by `step` milliseconds at the start.
 async fn with_a_step(stage: Stage, step: i64) -> Outcome {
     const MINUTE: Duration = Duration::from_secs(60);
     let time = stage.rig().time();
@@ -491,14 +490,14 @@ async fn with_a_step(stage: Stage, step: i64) -> Outcome {
     let mut dues = vec![];
     for n in 1..=5u32 {
         let sent = bench.send_after("orders", &n.to_string(), MINUTE * n).await?;
-        let due = sent.due.ok_or_else(|| failure("nobody says when it is due"))?;
+        let due = sent.due.ok_or_else(|| failure("the result has no due time"))?;
         dues.push((n.to_string(), due));
     }
     stage.pass(MINUTE / 2).await;
     clock.step_wall(step);
     for _ in 0..4 {
         stage.pass(MINUTE / 2).await;
-        // Nothing is ever before its time on the wall.
+        // No message runs before its due time on the wall clock.
         for run in bench.runs.all() {
             let due = dues.iter().find(|(id, _)| id == run.id()).map(|(_, due)| *due);
             assert!(due.is_some_and(|due| run.now >= due), "`{}` was early", run.id());
@@ -519,10 +518,10 @@ async fn with_a_step(stage: Stage, step: i64) -> Outcome {
     Ok(())
 }
 
-async fn a_wall_clock_set_back_makes_nothing_early_and_skips_nothing(stage: Stage) -> Outcome {
+async fn a_wall_clock_set_back_makes_no_message_early_or_lost(stage: Stage) -> Outcome {
     with_a_step(stage, -3_600_000).await
 }
 
-async fn a_wall_clock_set_forward_makes_nothing_early_and_skips_nothing(stage: Stage) -> Outcome {
+async fn a_wall_clock_set_forward_makes_no_message_early_or_lost(stage: Stage) -> Outcome {
     with_a_step(stage, 3_600_000).await
 }

@@ -1,4 +1,5 @@
-//! Settling, with the gaps filled: the same on a transport that moves and releases by itself, and on one that does not.
+//! Settling, with gaps filled by the engine: the same results on transports with and without native
+//! moves and releases.
 
 use super::{Case, Member, Outcome, Stage, case, failure};
 use crate::faults::{Faulty, SendFault};
@@ -12,15 +13,15 @@ use std::sync::Arc;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Settling, plain_requeue),
-        case!(Settling, a_release_comes_back_uncounted_whether_native_or_not),
+        case!(Settling, a_release_is_redelivered_uncounted_natively_or_not),
         case!(Settling, a_failed_requeue_does_not_ack),
         case!(Settling, a_failed_dead_letter_send_does_not_ack),
-        case!(Settling, a_copy_that_nobody_confirms_does_not_ack, Copies),
-        case!(Settling, copy_confirmed_and_ack_failed_makes_no_second_copy, Copies),
+        case!(Settling, an_unconfirmed_copy_does_not_ack, Copies),
+        case!(Settling, a_failed_ack_after_a_confirmed_copy_makes_no_second_copy, Copies),
     ]
 }
 
-/// A subscription on a transport that can be made to fail, settled as the pump settles it.
+/// A subscription on a transport with injected faults, settled as the pump settles it.
 struct Filled {
     faulty: Faulty,
     member: Member,
@@ -40,12 +41,12 @@ impl Filled {
         Ok(Self { faulty, member, gaps })
     }
 
-    /// Settles one; what comes back was not settled.
+    /// Settles a delivery. Returns it if it was not settled.
     async fn settle(&self, settle: Settle) -> Option<Unsettled> {
         settle_with_gaps(&self.gaps, vec![settle]).await.pop()
     }
 
-    /// The next attempt to put a copy at `to` fails, in whichever way it is made here.
+    /// Makes the next copy to `to` fail, whether it is a move or a send.
     fn break_way_to(&self, to: &Address) {
         match self.gaps.capabilities.moves(&self.gaps.subscription.topic, to.topic_name()) {
             true => self.faulty.fail_settles(1),
@@ -53,13 +54,13 @@ impl Filled {
         }
     }
 
-    /// The move fails and leaves the original as it was; when the way is free again, it is made once.
+    /// The move fails and leaves the original unchanged. Without the fault it succeeds once.
     async fn fails_then_succeeds(&self, delivery: Delivery, to: Address, reader: &Member) -> Outcome {
         self.break_way_to(&to);
         let failed = self.settle(put(delivery, to.clone())).await;
-        let failed = failed.ok_or_else(|| failure("the copy failed, and it was settled"))?;
+        let failed = failed.ok_or_else(|| failure("the copy failed, but the original was settled"))?;
         assert!(failed.error.is_retryable(), "{}", failed.error);
-        assert_eq!(failed.settle.action, Action::Move { to, due: Due::NOW }, "all is left to do");
+        assert_eq!(failed.settle.action, Action::Move { to, due: Due::NOW }, "the whole move is left");
         reader.nothing().await?;
         self.faulty.heal();
         settled(self.settle(failed.settle).await)?;
@@ -97,7 +98,7 @@ async fn plain_requeue(stage: Stage) -> Outcome {
     filled.member.nothing().await
 }
 
-async fn a_release_comes_back_uncounted_whether_native_or_not(stage: Stage) -> Outcome {
+async fn a_release_is_redelivered_uncounted_natively_or_not(stage: Stage) -> Outcome {
     let filled = Filled::open(&stage).await?;
     stage.send("orders", &["a", "b"]).await?;
     let [a, b] = filled.member.take().await?;
@@ -127,29 +128,29 @@ async fn a_failed_dead_letter_send_does_not_ack(stage: Stage) -> Outcome {
     filled.member.nothing().await
 }
 
-async fn a_copy_that_nobody_confirms_does_not_ack(stage: Stage) -> Outcome {
+async fn an_unconfirmed_copy_does_not_ack(stage: Stage) -> Outcome {
     let filled = Filled::open(&stage).await?;
     let own = filled.gaps.subscription.address();
     stage.send("orders", &["a"]).await?;
     let [a] = filled.member.take().await?;
     filled.faulty.fail_sends(&own, SendFault::Unanswered);
     let failed = filled.settle(put(a, own.clone())).await;
-    let failed = failed.ok_or_else(|| failure("nobody confirmed the copy, and it was settled"))?;
+    let failed = failed.ok_or_else(|| failure("the copy was not confirmed, but the original was settled"))?;
     assert_eq!(failed.settle.action, Action::Move { to: own, due: Due::NOW });
     assert_eq!(filled.faulty.settled(), 0, "nothing was acked");
     filled.faulty.heal();
     settled(filled.settle(failed.settle).await)
 }
 
-async fn copy_confirmed_and_ack_failed_makes_no_second_copy(stage: Stage) -> Outcome {
+async fn a_failed_ack_after_a_confirmed_copy_makes_no_second_copy(stage: Stage) -> Outcome {
     let filled = Filled::open(&stage).await?;
     let own = filled.gaps.subscription.address();
     stage.send("orders", &["a"]).await?;
     let [a] = filled.member.take().await?;
     filled.faulty.fail_settles(1);
     let failed = filled.settle(put(a, own.clone())).await;
-    let failed = failed.ok_or_else(|| failure("the ack failed, and it was settled"))?;
-    assert_eq!(failed.settle.action, Action::ACK, "only the ack is left to do");
+    let failed = failed.ok_or_else(|| failure("the ack failed, but the result is a success"))?;
+    assert_eq!(failed.settle.action, Action::ACK, "only the ack is left");
     settled(filled.settle(failed.settle).await)?;
     assert_eq!(filled.faulty.sent(&own), 1);
     let [copy] = filled.member.take().await?;

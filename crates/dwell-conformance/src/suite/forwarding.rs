@@ -1,5 +1,5 @@
-//! Waiting in a store: a forwarder brings what is due to the broker that it is for, whatever that
-//! broker does.
+//! Waiting in a store: a forwarder moves due messages to their target broker, whatever that broker
+//! does.
 
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure};
 use crate::faults::{Faulty, SendFault};
@@ -16,17 +16,17 @@ use std::{sync::Arc, time::Duration};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!(Waiting, a_target_that_is_away_holds_up_only_itself, Waits, Store),
-        case!(Waiting, a_broker_that_is_away_is_waited_for, Waits, Store),
-        case!(Waiting, a_forward_without_a_confirmation_is_sent_again, Waits, Store),
-        case!(Waiting, what_can_never_be_sent_is_parked_visibly, Waits, Store),
-        case!(Waiting, a_stored_message_that_cannot_be_read_is_parked, Waits, Store),
-        case!(Waiting, a_target_that_does_not_exist_parks_what_is_for_it, Waits, Store),
+        case!(Waiting, an_unavailable_target_holds_up_only_its_own_messages, Waits, Store),
+        case!(Waiting, messages_wait_for_an_unavailable_broker, Waits, Store),
+        case!(Waiting, an_unconfirmed_forward_is_sent_again, Waits, Store),
+        case!(Waiting, an_unsendable_message_is_parked_visibly, Waits, Store),
+        case!(Waiting, an_unreadable_stored_message_is_parked, Waits, Store),
+        case!(Waiting, messages_for_a_missing_target_are_parked, Waits, Store),
         case!(Waiting, brokers_that_share_a_store_do_not_share_entries, Waits, Managed, Store, WaitingIds),
-        case!(Waiting, a_replacement_is_kept_while_the_old_one_is_on_its_way, Waits, Store, WaitingIds),
+        case!(Waiting, a_replacement_is_kept_while_the_old_message_is_forwarded, Waits, Store, WaitingIds),
         case!(Waiting, cancel_while_the_forwarder_sends_is_too_late, Waits, Managed, Store),
-        case!(Waiting, a_message_that_waits_for_its_target_is_not_replaced, Waits, Store, WaitingIds),
-        case!(Waiting, a_chosen_id_is_sent_again_until_a_send_is_confirmed, Store, WaitingIds),
+        case!(Waiting, a_fired_message_held_for_its_target_is_not_replaced, Waits, Store, WaitingIds),
+        case!(Waiting, a_chosen_id_can_be_sent_again_until_a_send_is_confirmed, Store, WaitingIds),
         case!(Waiting, cancel_after_a_failed_send_returns_not_found, Managed, Store, WaitingIds),
         case!(Waiting, cancel_after_a_send_in_doubt_is_too_late, Managed, Store, WaitingIds),
         case!(
@@ -40,13 +40,13 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Waiting, a_shutdown_finishes_a_send_whose_caller_is_gone, Store, WaitingIds),
         case!(Waiting, cancel_of_a_message_that_may_have_been_forwarded_is_too_late, Waits, Managed, Store),
         case!(Waiting, cancel_of_a_message_that_its_target_refused_is_done, Waits, Managed, Store),
-        case!(Waiting, a_store_that_fails_makes_a_deferral_wait_and_not_vanish, Waits, Store),
+        case!(Waiting, a_failing_store_delays_a_deferral_but_does_not_lose_it, Waits, Store),
         case!(Waiting, a_redelivered_message_replaces_its_own_copy_in_the_store, Waits, Store),
     ]
 }
 
-/// An engine whose transport and store can be made to fail, with handlers of `orders` and
-/// `invoices` that are always done.
+/// Builds an engine whose transport and store have injected faults, with handlers of `orders` and
+/// `invoices` that always ack.
 async fn faulty(stage: &Stage) -> Result<(Bench, Faulty, Faulty), BoxError> {
     let parts = Parts::new(stage).await?;
     let store = Faulty::new(parts.store.clone().ok_or_else(|| failure("no store"))?);
@@ -70,10 +70,10 @@ async fn pass_pauses(stage: &Stage) {
     }
 }
 
-async fn a_target_that_is_away_holds_up_only_itself(stage: Stage) -> Outcome {
+async fn an_unavailable_target_holds_up_only_its_own_messages(stage: Stage) -> Outcome {
     let (bench, target, _) = faulty(&stage).await?;
     let delay = stage.pace().delay;
-    // Whatever fails for reasons of its own is not the fault of the message, and is waited out.
+    // Failures of the target are not the message's fault, and are waited out.
     let faults = [
         SendFault::Refused(ErrorKind::Unavailable),
         SendFault::Refused(ErrorKind::Denied),
@@ -87,7 +87,7 @@ async fn a_target_that_is_away_holds_up_only_itself(stage: Stage) -> Outcome {
         stage.pass(delay).await;
         let runs = bench.runs.until(before + 1).await?;
         assert_eq!(runs[before].id(), format!("beside-{round}"), "{fault:?}");
-        // And what comes later, while the other one is known to be away.
+        // Also a message that is due while the other target is known to be unavailable.
         let started = stage.clock().elapsed();
         bench.send_after("invoices", &format!("later-{round}"), delay).await?;
         stage.pass(delay).await;
@@ -105,7 +105,7 @@ async fn a_target_that_is_away_holds_up_only_itself(stage: Stage) -> Outcome {
     bench.runs.still(9).await.map(drop)
 }
 
-async fn a_broker_that_is_away_is_waited_for(stage: Stage) -> Outcome {
+async fn messages_wait_for_an_unavailable_broker(stage: Stage) -> Outcome {
     const COUNT: usize = 50;
     let (bench, target, _) = faulty(&stage).await?;
     let delay = stage.pace().delay;
@@ -125,11 +125,11 @@ async fn a_broker_that_is_away_is_waited_for(stage: Stage) -> Outcome {
     let mut seen: Vec<_> = runs.iter().map(Run::id).collect();
     seen.sort_unstable();
     seen.dedup();
-    assert_eq!(seen.len(), COUNT, "each once");
+    assert_eq!(seen.len(), COUNT, "each message once");
     Ok(())
 }
 
-async fn a_forward_without_a_confirmation_is_sent_again(stage: Stage) -> Outcome {
+async fn an_unconfirmed_forward_is_sent_again(stage: Stage) -> Outcome {
     let (bench, target, _) = faulty(&stage).await?;
     let delay = stage.pace().delay;
     target.fail_sends(&stage.to("orders"), SendFault::Unanswered);
@@ -142,7 +142,7 @@ async fn a_forward_without_a_confirmation_is_sent_again(stage: Stage) -> Outcome
     bench.runs.still(1).await.map(drop)
 }
 
-/// The dead letters of the forwarder, of this case alone.
+/// The dead letters of the forwarder, for this case alone.
 struct Parked {
     stage: Stage,
     store: Arc<dyn Transport>,
@@ -159,7 +159,7 @@ impl Parked {
         Ok(Self { stage: stage.clone(), store, of })
     }
 
-    /// The one that was parked, and who may settle it.
+    /// Returns the parked message, and the consumer that may settle it.
     async fn one(&self) -> Result<(super::Member, Delivery), BoxError> {
         let member = self.stage.join_on(&self.store, &self.of).await?;
         let [parked] = member.take().await?;
@@ -167,7 +167,7 @@ impl Parked {
     }
 }
 
-async fn what_can_never_be_sent_is_parked_visibly(stage: Stage) -> Outcome {
+async fn an_unsendable_message_is_parked_visibly(stage: Stage) -> Outcome {
     let (bench, target, _) = faulty(&stage).await?;
     let parked = Parked::open(&stage).await?;
     let delay = stage.pace().delay;
@@ -179,18 +179,18 @@ async fn what_can_never_be_sent_is_parked_visibly(stage: Stage) -> Outcome {
     bench.send_after("invoices", "b", delay).await?;
     stage.pass(delay).await;
     let runs = bench.runs.until(1).await?;
-    assert_eq!(runs[0].id(), "b", "the others go on");
+    assert_eq!(runs[0].id(), "b", "other messages are not affected");
     let (member, dead) = parked.one().await?;
     let stamp = |name| dead.message.headers.get_text(name);
     assert_eq!((&*dead.message.id.0, stamp(wire::REJECTION_REASON)), ("a", Some("unroutable")));
     let why = stamp(wire::REJECTION_MESSAGE).unwrap_or_default();
-    assert!(why.contains(&*stage.topic("orders")), "it does not say where it could not be sent: {why}");
+    assert!(why.contains(&*stage.topic("orders")), "the error does not name the target: {why}");
     if let Some(ledger) = parked.store.ledger() {
         let records = ledger.get(&"a".into()).await?;
         let states: Vec<_> = records.iter().map(|record| record.state).collect();
-        assert_eq!(states, [dwell_core::State::Dead], "people see it");
+        assert_eq!(states, [dwell_core::State::Dead], "the ledger lists it");
     }
-    // When the reason is gone, it can be sent again.
+    // After the fault it can be sent again.
     target.heal();
     let again = replay(dead, None, "suite").map_err(|refused| refused.1)?;
     let note = Note { outcome: Ended::Released, error: None, worker: "suite".into(), moved_to: None };
@@ -200,11 +200,11 @@ async fn what_can_never_be_sent_is_parked_visibly(stage: Stage) -> Outcome {
     }
     bench.runs.until(2).await?;
     let runs = bench.runs.still(2).await?;
-    assert_eq!(runs[1].message, sent, "as it was sent");
+    assert_eq!(runs[1].message, sent, "unchanged");
     Ok(())
 }
 
-async fn a_stored_message_that_cannot_be_read_is_parked(stage: Stage) -> Outcome {
+async fn an_unreadable_stored_message_is_parked(stage: Stage) -> Outcome {
     let (bench, target, store) = faulty(&stage).await?;
     let parked = Parked::open(&stage).await?;
     let delay = stage.pace().delay;
@@ -215,11 +215,11 @@ async fn a_stored_message_that_cannot_be_read_is_parked(stage: Stage) -> Outcome
     let stamp = |name| dead.message.headers.get_text(name);
     assert_eq!((&*dead.message.id.0, stamp(wire::REJECTION_REASON)), ("a", Some("unroutable")));
     let why = stamp(wire::REJECTION_MESSAGE).unwrap_or_default();
-    assert!(why.contains("it cannot be read"), "{why}");
+    assert!(why.contains("the message is unreadable"), "{why}");
     bench.send_after("orders", "b", delay).await?;
     stage.pass(delay).await;
     let runs = bench.runs.until(1).await?;
-    assert_eq!((runs[0].id(), target.sent(&stage.to("orders"))), ("b", 1), "the others go on");
+    assert_eq!((runs[0].id(), target.sent(&stage.to("orders"))), ("b", 1), "other messages are not affected");
     Ok(())
 }
 
@@ -250,7 +250,7 @@ async fn brokers_that_share_a_store_do_not_share_entries(stage: Stage) -> Outcom
         bench.runs.until(1).await?;
     }
     send(&first, "c", Due::After(delay), OnConflict::Fail).await?;
-    assert_eq!(second.engine.cancel(&"c".into()).await?, Changed::NotFound, "of the other broker");
+    assert_eq!(second.engine.cancel(&"c".into()).await?, Changed::NotFound, "an entry of the other broker");
     assert_eq!(second.engine.reschedule(&"c".into(), Due::NOW).await?, Changed::NotFound);
     assert_eq!(second.engine.cancel(&"a".into()).await?, Changed::Done);
     send(&second, "b", Due::After(delay * 2), OnConflict::Replace).await?;
@@ -268,7 +268,7 @@ async fn brokers_that_share_a_store_do_not_share_entries(stage: Stage) -> Outcom
     second.runs.still(1).await.map(drop)
 }
 
-async fn a_target_that_does_not_exist_parks_what_is_for_it(stage: Stage) -> Outcome {
+async fn messages_for_a_missing_target_are_parked(stage: Stage) -> Outcome {
     let (bench, ..) = faulty(&stage).await?;
     let parked = Parked::open(&stage).await?;
     let delay = stage.pace().delay;
@@ -281,7 +281,7 @@ async fn a_target_that_does_not_exist_parks_what_is_for_it(stage: Stage) -> Outc
     member.ack(dead).await
 }
 
-async fn a_replacement_is_kept_while_the_old_one_is_on_its_way(stage: Stage) -> Outcome {
+async fn a_replacement_is_kept_while_the_old_message_is_forwarded(stage: Stage) -> Outcome {
     let (bench, target, _) = faulty(&stage).await?;
     let delay = stage.pace().delay;
     let send = |body: &str, delay| {
@@ -293,14 +293,14 @@ async fn a_replacement_is_kept_while_the_old_one_is_on_its_way(stage: Stage) -> 
     bench.try_send(send("old", delay)).await?;
     stage.pass(delay).await;
     stage.look().await;
-    // The old one is in the forwarder's hands, and will come back to the store.
+    // The forwarder has leased the old message, and will return it to the store.
     bench.try_send(send("new", delay * 2)).await?;
     target.heal();
     pass_pauses(&stage).await;
     stage.pass(delay * 2).await;
     stage.until(|| bench.runs.all().iter().any(|run| run.message.body == "new")).await;
     let bodies: Vec<_> = bench.runs.all().into_iter().map(|run| run.message.body.clone()).collect();
-    assert!(bodies.iter().any(|body| body == "new"), "the new one never came: {bodies:?}");
+    assert!(bodies.iter().any(|body| body == "new"), "the new message was never delivered: {bodies:?}");
     Ok(())
 }
 
@@ -331,7 +331,7 @@ async fn cancel_while_the_forwarder_sends_is_too_late(stage: Stage) -> Outcome {
     bench.runs.still(3).await.map(drop)
 }
 
-async fn a_chosen_id_is_sent_again_until_a_send_is_confirmed(stage: Stage) -> Outcome {
+async fn a_chosen_id_can_be_sent_again_until_a_send_is_confirmed(stage: Stage) -> Outcome {
     let (bench, target, _) = faulty(&stage).await?;
     let orders = stage.to("orders");
     let order = |id: &str, body: &str| {
@@ -346,7 +346,7 @@ async fn a_chosen_id_is_sent_again_until_a_send_is_confirmed(stage: Stage) -> Ou
     assert_eq!(
         kind(&bench.try_send(order("away", "y")).await),
         Some(ErrorKind::Conflict),
-        "it may have arrived"
+        "the send may have succeeded"
     );
     target.fail_sends(&orders, SendFault::Refused(ErrorKind::TooLarge));
     assert_eq!(kind(&bench.try_send(order("large", "x")).await), Some(ErrorKind::TooLarge));
@@ -354,12 +354,12 @@ async fn a_chosen_id_is_sent_again_until_a_send_is_confirmed(stage: Stage) -> Ou
     assert_eq!(kind(&bench.try_send(order("doubt", "x")).await), Some(ErrorKind::Timeout));
     target.heal();
 
-    assert!(!bench.try_send(order("away", "x")).await?.duplicate, "it was never sent");
+    assert!(!bench.try_send(order("away", "x")).await?.duplicate, "the message was never sent");
     assert!(
         !bench.try_send(order("large", "y")).await?.duplicate,
         "a message that was refused leaves no trace"
     );
-    // A transport that remembers ids itself recognises the repeat.
+    // A transport that remembers ids recognises the repeated send.
     let remembers = stage.capabilities().remembers_ids;
     assert_eq!(bench.try_send(order("doubt", "x")).await?.duplicate, remembers);
     for (id, body) in [("away", "x"), ("large", "y"), ("doubt", "x")] {
@@ -545,7 +545,7 @@ async fn cancel_of_a_message_that_its_target_refused_is_done(stage: Stage) -> Ou
     bench.runs.still(0).await.map(drop)
 }
 
-async fn a_store_that_fails_makes_a_deferral_wait_and_not_vanish(stage: Stage) -> Outcome {
+async fn a_failing_store_delays_a_deferral_but_does_not_lose_it(stage: Stage) -> Outcome {
     let delay = stage.pace().delay;
     let (bench, _, store) = faulty(&stage).await?;
     stage.create(&[Topic::named(stage.topic("parcels"))], &[]).await?;
@@ -580,14 +580,14 @@ async fn pending(stage: &Stage, bench: &Bench, count: usize) -> Result<Vec<Pendi
             return Ok(found);
         }
         if clock.elapsed().saturating_sub(start) > stage.pace().patience {
-            return Err(failure(format!("{count} entries were expected: {found:?}")));
+            return Err(failure(format!("expected {count} entries, got {found:?}")));
         }
-        // A virtual clock does not move by itself.
+        // A virtual clock does not advance automatically.
         stage.pass(Duration::from_millis(1)).await;
     }
 }
 
-async fn a_message_that_waits_for_its_target_is_not_replaced(stage: Stage) -> Outcome {
+async fn a_fired_message_held_for_its_target_is_not_replaced(stage: Stage) -> Outcome {
     let (bench, target, _) = faulty(&stage).await?;
     let delay = stage.pace().delay;
     let send = |body: &str, delay| {
@@ -599,7 +599,7 @@ async fn a_message_that_waits_for_its_target_is_not_replaced(stage: Stage) -> Ou
     bench.try_send(send("old", delay)).await?;
     pending(&stage, &bench, 1).await?;
     stage.pass(delay).await;
-    // It has fired, and waits again because its target is unavailable.
+    // It has fired, and is pending again because its target is unavailable.
     let held = pending(&stage, &bench, 1).await?;
     bench.try_send(send("new", stage.long())).await?;
     let both = pending(&stage, &bench, 2).await?;
@@ -607,7 +607,7 @@ async fn a_message_that_waits_for_its_target_is_not_replaced(stage: Stage) -> Ou
     target.heal();
     pass_pauses(&stage).await;
     let runs = bench.runs.until(1).await?;
-    assert_eq!(runs[0].message.body, "old", "it was due before the new one was sent");
+    assert_eq!(runs[0].message.body, "old", "the old message was due before the new one was sent");
     Ok(())
 }
 

@@ -6,8 +6,8 @@ use dwell_core::{
 };
 use std::sync::Arc;
 
-/// A connection for an engine to close. To close what keeps nothing is not to leave it, but its end: there it stays open
-/// until the case has ended, as a server would that its client has left.
+/// Wraps a connection for an engine that closes it. Closing a transport without persistence would
+/// discard its data. The wrapper keeps it open until the case has ended, as a server would.
 pub fn kept(transport: Arc<dyn Transport>) -> Arc<dyn Transport> {
     if transport.capabilities().durable { transport } else { Arc::new(Kept(transport)) }
 }

@@ -1,4 +1,4 @@
-//! Living, on the record: where each message stands, its past, and what people may do about it.
+//! Living, on the record: the state and history of each message, and the changes that people make.
 
 use super::{Bench, Case, Outcome, Stage, bench::Parts, case, failure};
 use dwell_core::{
@@ -11,24 +11,24 @@ use tokio::sync::Semaphore;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!(Living, the_ledger_tells_where_each_message_stands, Waits, Ledger),
+        case!(Living, the_ledger_returns_the_state_of_each_message, Waits, Ledger),
         case!(Living, the_ledger_names_the_worker_that_received_a_message, Ledger),
-        case!(Living, the_ledger_keeps_the_result_of_what_is_done, Waits, Ledger, Results),
-        case!(Living, an_error_belongs_to_the_change_that_brought_it, Waits, Ledger, Results),
+        case!(Living, the_ledger_keeps_the_result_of_a_finished_message, Waits, Ledger, Results),
+        case!(Living, an_error_belongs_to_the_change_that_caused_it, Waits, Ledger, Results),
         case!(Living, the_ledger_counts, Waits, Ledger),
-        case!(Living, the_ledger_tells_which_is_the_oldest_that_is_ready, Waits, Ledger),
+        case!(Living, the_ledger_returns_the_oldest_ready_message, Waits, Ledger),
         case!(Living, the_ledger_filters, Waits, Ledger),
-        case!(Living, pages_of_the_ledger_are_stable_while_more_comes, Waits, Ledger),
-        case!(Living, the_ledger_cancels_and_reschedules_what_waits_and_nothing_else, Waits, Ledger),
-        case!(Living, the_past_of_what_waits_tells_who_changed_it, Control, Ledger),
-        case!(Living, the_ledger_changes_one_subscription_alone, Waits, Ledger, FanOut),
-        case!(Living, a_bulk_change_touches_nothing_that_its_filter_leaves_out, Waits, Ledger, FanOut),
+        case!(Living, pages_of_the_ledger_are_stable_during_inserts, Waits, Ledger),
+        case!(Living, the_ledger_cancels_and_reschedules_only_pending_messages, Waits, Ledger),
+        case!(Living, the_history_of_a_pending_message_names_who_changed_it, Control, Ledger),
+        case!(Living, the_ledger_can_change_one_subscription_alone, Waits, Ledger, FanOut),
+        case!(Living, a_bulk_change_affects_only_what_its_filter_selects, Waits, Ledger, FanOut),
         case!(Living, a_bulk_change_does_not_depend_on_the_clock_of_its_caller, Waits, Ledger),
-        case!(Living, the_ledger_discards_a_dead_letter_and_nothing_else, Waits, Ledger),
+        case!(Living, the_ledger_discards_only_dead_letters, Waits, Ledger),
     ]
 }
 
-/// One message in each state that lasts, named after it; `ready` is of a topic that nobody works on.
+/// One message in each lasting state, named after it. `ready` is in a topic without a worker.
 struct Book {
     bench: Bench,
     ledger: Arc<dyn Ledger>,
@@ -66,13 +66,13 @@ impl Book {
         bench.try_send(keyed("orders", "scheduled").due(Due::After(long))).await?;
         bench.try_send(keyed("invoices", "ready")).await?;
         bench.runs.until(5).await?;
-        // All but the one that is being processed are settled.
+        // All messages except the one in process are settled.
         stage.until(|| bench.engine.monitor().in_flight().len() == 1).await;
         stage.look().await;
         Ok(Self { bench, ledger, gate })
     }
 
-    /// The one record of a message.
+    /// Returns the only record of a message.
     async fn record(&self, id: &str) -> Result<Record, BoxError> {
         let mut records = self.ledger.get(&id.into()).await?;
         match (records.pop(), records.len()) {
@@ -82,7 +82,7 @@ impl Book {
     }
 }
 
-async fn the_ledger_tells_where_each_message_stands(stage: Stage) -> Outcome {
+async fn the_ledger_returns_the_state_of_each_message(stage: Stage) -> Outcome {
     let book = Book::open(&stage).await?;
     let (orders, invoices) = (stage.topic("orders"), stage.topic("invoices"));
     let mail = Some(Text::from("mail"));
@@ -107,7 +107,11 @@ async fn the_ledger_tells_where_each_message_stands(stage: Stage) -> Outcome {
             (&record.message.body[..], &*record.message.kind),
             (id.as_bytes(), &*format!("suite.{id}"))
         );
-        assert_eq!(record.history.last().map(|last| last.state), Some(state), "{id}: its past ends here");
+        assert_eq!(
+            record.history.last().map(|last| last.state),
+            Some(state),
+            "{id}: the last state of its history"
+        );
         assert!(record.created_at <= record.updated_at, "{id}");
     }
     let waits = |record: &Record| record.due.is_some_and(|due| due > stage.clock().now());
@@ -129,7 +133,7 @@ async fn the_ledger_names_the_worker_that_received_a_message(stage: Stage) -> Ou
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     stage.send("orders", &["a", "b"]).await?;
     let mut held = vec![];
-    // One consumer serves several workers, one after the other.
+    // One consumer serves several workers in turn.
     for worker in ["first", "second"] {
         let wait = stage.pace().patience;
         let receive = Receive { max: 1, wait, lease: None, worker: Some(worker.into()) };
@@ -146,7 +150,7 @@ async fn the_ledger_names_the_worker_that_received_a_message(stage: Stage) -> Ou
     Ok(())
 }
 
-async fn the_ledger_keeps_the_result_of_what_is_done(stage: Stage) -> Outcome {
+async fn the_ledger_keeps_the_result_of_a_finished_message(stage: Stage) -> Outcome {
     let book = Book::open(&stage).await?;
     let record = book.record("done").await?;
     assert_eq!((record.state, record.result.as_deref()), (State::Done, Some(&b"42"[..])));
@@ -154,7 +158,7 @@ async fn the_ledger_keeps_the_result_of_what_is_done(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn an_error_belongs_to_the_change_that_brought_it(stage: Stage) -> Outcome {
+async fn an_error_belongs_to_the_change_that_caused_it(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     let settings = stage.settings("orders", "mail");
     let delay = settings.retry.base_delay;
@@ -171,8 +175,8 @@ async fn an_error_belongs_to_the_change_that_brought_it(stage: Stage) -> Outcome
     let ledger = bench.engine.ledger().ok_or_else(|| failure("no ledger"))?;
     let record = ledger.get(&"a".into()).await?.pop().ok_or_else(|| failure("no record"))?;
     let last = record.history.last().map(|last| (last.state, last.error.as_deref()));
-    assert_eq!(last, Some((State::Done, None)), "it went well in the end");
-    assert_eq!(record.error.as_deref(), Some("out of paper"), "and its last error is still known");
+    assert_eq!(last, Some((State::Done, None)), "the last run succeeded");
+    assert_eq!(record.error.as_deref(), Some("out of paper"), "the last error is kept");
     Ok(())
 }
 
@@ -199,22 +203,22 @@ async fn the_ledger_counts(stage: Stage) -> Outcome {
     for state in [State::Processing, State::Deferred, State::Retrying, State::Dead] {
         assert_eq!(of(&orders, Some("mail"), state), 1, "{state}: {counts:?}");
     }
-    assert!(counts.iter().all(|count| count.count > 0), "those with none are left out: {counts:?}");
+    assert!(counts.iter().all(|count| count.count > 0), "no count is zero: {counts:?}");
     book.gate.add_permits(1);
     stage.until(|| book.bench.engine.monitor().in_flight().is_empty()).await;
     let counts = book.ledger.counts().await?;
     let left = counts.iter().filter(|count| count.topic == orders && count.state == State::Processing);
-    assert_eq!(left.count(), 0, "it is done: {counts:?}");
+    assert_eq!(left.count(), 0, "the message is done: {counts:?}");
     Ok(())
 }
 
-async fn the_ledger_tells_which_is_the_oldest_that_is_ready(stage: Stage) -> Outcome {
+async fn the_ledger_returns_the_oldest_ready_message(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     let ledger = bench.engine.ledger().ok_or_else(|| failure("no ledger"))?;
     let mail = stage.subscribe("orders", "mail").await?;
     let delay = stage.pace().delay;
     bench.send_after("orders", "waits", stage.long()).await?;
-    // The later one comes first, and both at once, so that nobody falls asleep between them.
+    // The later one is sent first, and both in one batch, so that no pause separates them.
     let batch = [("later", delay * 2), ("first", delay)];
     let batch = batch.map(|(id, delay)| stage.envelope("orders", id).due(Due::After(delay)));
     let sent: Vec<_> = bench.engine.send(&batch).await.into_iter().collect::<Result<_, _>>()?;
@@ -233,18 +237,21 @@ async fn the_ledger_tells_which_is_the_oldest_that_is_ready(stage: Stage) -> Out
         let all = ledger.oldest_ready().await?.into_iter().filter(|oldest| oldest.topic == topic);
         Ok(all.map(|oldest| (oldest.subscription, Some(oldest.due))).collect())
     };
-    // A message that waited in a store became ready in the transport when it was forwarded.
+    // A message that was pending in a store became ready in the transport when it was forwarded.
     let has_store = stage.store().await?.is_some();
     let is_at = |found: &[(Option<Text>, _)], due| match found {
         [(Some(name), at)] => **name == *"mail" && if has_store { *at >= due } else { *at == due },
         _ => false,
     };
     let found = oldest(stage.topic("orders")).await?;
-    assert!(is_at(&found, first) && found[0].1 < later, "what waits is not ready: {found:?}, {first:?}");
+    assert!(
+        is_at(&found, first) && found[0].1 < later,
+        "a pending message is not ready: {found:?}, {first:?}"
+    );
     let [taken] = mail.take().await?;
     assert_eq!(&*taken.message.id.0, "first");
     let left = oldest(stage.topic("orders")).await?;
-    assert!(is_at(&left, later), "what is in somebody's hands is not ready: {left:?}, {later:?}");
+    assert!(is_at(&left, later), "a leased message is not ready: {left:?}, {later:?}");
     Ok(())
 }
 
@@ -289,7 +296,7 @@ async fn the_ledger_filters(stage: Stage) -> Outcome {
         let mut found: Vec<_> = page.items.iter().map(|record| &*record.message.id.0).collect();
         found.sort_unstable();
         assert_eq!(found, expected, "by {name}: {query:?}");
-        assert!(page.next.is_none(), "by {name}: there is no more");
+        assert!(page.next.is_none(), "by {name}: no further page");
     }
     let before = RecordQuery { due_before: Some(now.after(stage.pace().delay)), ..any };
     if let Ok(page) = book.ledger.list(before).await {
@@ -299,12 +306,12 @@ async fn the_ledger_filters(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn pages_of_the_ledger_are_stable_while_more_comes(stage: Stage) -> Outcome {
+async fn pages_of_the_ledger_are_stable_during_inserts(stage: Stage) -> Outcome {
     const COUNT: usize = 30;
     stage.declare(&stage.subscription("orders", "mail")).await?;
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     let names: Vec<_> = (0..COUNT).map(|n| format!("there-{n:02}")).collect();
-    // Some in the same millisecond, so that more than the time decides.
+    // Some in the same millisecond, so that the time alone does not decide.
     for some in names.chunks(7) {
         stage.send("orders", &some.iter().map(String::as_str).collect::<Vec<_>>()).await?;
         stage.pass(std::time::Duration::from_millis(1)).await;
@@ -335,7 +342,7 @@ fn changed(answers: &[Answer]) -> Vec<(Option<&str>, Changed)> {
     answers.iter().map(|answer| (answer.subscription.as_deref(), answer.changed)).collect()
 }
 
-async fn the_ledger_cancels_and_reschedules_what_waits_and_nothing_else(stage: Stage) -> Outcome {
+async fn the_ledger_cancels_and_reschedules_only_pending_messages(stage: Stage) -> Outcome {
     let book = Book::open(&stage).await?;
     let change = async |id: &str, change| book.ledger.change(&id.into(), Of::All, change, "somebody").await;
     assert_eq!(changed(&change("scheduled", Change::Cancel).await?), [(None, Changed::Done)]);
@@ -360,7 +367,7 @@ async fn the_ledger_cancels_and_reschedules_what_waits_and_nothing_else(stage: S
     Ok(())
 }
 
-async fn the_past_of_what_waits_tells_who_changed_it(stage: Stage) -> Outcome {
+async fn the_history_of_a_pending_message_names_who_changed_it(stage: Stage) -> Outcome {
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     let scheduler = stage.transport().scheduler().ok_or_else(|| failure("no scheduler"))?;
     stage.declare(&stage.subscription("orders", "mail")).await?;
@@ -380,19 +387,19 @@ async fn the_past_of_what_waits_tells_who_changed_it(stage: Stage) -> Outcome {
     let instance = stage.rig().seams().instance;
     assert_eq!(last("moved").await?, Some((State::Scheduled, Some(instance.clone()))));
     assert_eq!(last("asked").await?, Some((State::Scheduled, Some("somebody".into()))));
-    // What is over is not kept by all.
+    // Not every store keeps finished messages.
     let cancelled = last("cancelled").await?;
     assert!(cancelled.is_none() || cancelled == Some((State::Cancelled, Some(instance))), "{cancelled:?}");
     assert_eq!(scheduler.reschedule(&"asked".into(), Due::After(stage.long())).await?, Changed::Done);
     assert_eq!(
         last("asked").await?,
         Some((State::Scheduled, Some(stage.rig().seams().instance))),
-        "the last one"
+        "the last change"
     );
     Ok(())
 }
 
-async fn the_ledger_changes_one_subscription_alone(stage: Stage) -> Outcome {
+async fn the_ledger_can_change_one_subscription_alone(stage: Stage) -> Outcome {
     let (bench, delay, long) = (Bench::new(&stage).await?, stage.pace().delay, stage.long());
     let ledger = bench.engine.ledger().ok_or_else(|| failure("no ledger"))?;
     for name in ["mail", "stock"] {
@@ -414,22 +421,26 @@ async fn the_ledger_changes_one_subscription_alone(stage: Stage) -> Outcome {
     };
     let [mail, stock] = ["mail", "stock"].map(Text::from);
     let both = [(Some(mail.clone()), State::Deferred), (Some(stock.clone()), State::Deferred)];
-    assert_eq!(stands().await?, both, "one record for each");
+    assert_eq!(stands().await?, both, "one record for each subscription");
     let change = async |of: &Text, change| {
         ledger.change(&"a".into(), Of::Subscription(of.clone()), change, "somebody").await
     };
     assert_eq!(changed(&change(&mail, Change::Cancel).await?), [(Some("mail"), Changed::Done)]);
-    // What is over is not kept by all.
+    // Not every store keeps finished messages.
     let mut left = stands().await?;
     left.retain(|of| *of != (Some(mail.clone()), State::Cancelled));
-    assert_eq!(left, [(Some(stock.clone()), State::Deferred)], "the other one waits as before");
+    assert_eq!(
+        left,
+        [(Some(stock.clone()), State::Deferred)],
+        "the other subscription's message is still pending"
+    );
 
     let started = stage.clock().elapsed();
     let answers = change(&stock, Change::Reschedule(Due::After(delay))).await?;
     assert_eq!(changed(&answers), [(Some("stock"), Changed::Done)]);
     bench.runs.still_before(2, started, delay).await?;
     bench.runs.until(3).await?;
-    // Where waiting costs nothing, until what was cancelled would have been due.
+    // With virtual time, waits until the due time of the cancelled message.
     let is_virtual = stage.rig().time().virtual_clock().is_some();
     stage.pass(if is_virtual { long } else { delay }).await;
     let runs = bench.runs.still(3).await?;
@@ -437,8 +448,8 @@ async fn the_ledger_changes_one_subscription_alone(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// One id in two topics, and in one of them both deferred by a subscription and published once more.
-async fn a_bulk_change_touches_nothing_that_its_filter_leaves_out(stage: Stage) -> Outcome {
+/// One id in two topics. In one of them it is both deferred by a subscription and published again.
+async fn a_bulk_change_affects_only_what_its_filter_selects(stage: Stage) -> Outcome {
     let (bench, long) = (Bench::new(&stage).await?, stage.long());
     let ledger = bench.engine.ledger().ok_or_else(|| failure("no ledger"))?;
     bench.handle(stage.settings("orders", "mail"), move |_, _| Verdict::defer(long)).await?;
@@ -471,7 +482,7 @@ async fn a_bulk_change_touches_nothing_that_its_filter_leaves_out(stage: Stage) 
     assert_eq!(cancel("invoices").await?.changed, 1);
     assert_eq!((waiting("orders").await?.len(), waiting("invoices").await?.len()), (2, 0));
     assert_eq!(cancel("orders").await?.changed, 1);
-    assert_eq!(waiting("orders").await?, [State::Deferred], "a subscription's own was not asked for");
+    assert_eq!(waiting("orders").await?, [State::Deferred], "the filter excludes the subscription's entry");
     Ok(())
 }
 
@@ -490,12 +501,12 @@ async fn a_bulk_change_does_not_depend_on_the_clock_of_its_caller(stage: Stage) 
         parts.background = false;
         let caller = parts.build(&stage).await?;
         let tally = caller.engine.monitor().change_all(cancel(), Change::Cancel, "somebody").await?;
-        assert_eq!((tally.changed, tally.too_late), (1, 0), "a clock that is off by {off} ms");
+        assert_eq!((tally.changed, tally.too_late), (1, 0), "a clock that is wrong by {off} ms");
     }
     Ok(())
 }
 
-async fn the_ledger_discards_a_dead_letter_and_nothing_else(stage: Stage) -> Outcome {
+async fn the_ledger_discards_only_dead_letters(stage: Stage) -> Outcome {
     let book = Book::open(&stage).await?;
     let discard = async |id: &str| book.ledger.change(&id.into(), Of::All, Change::Discard, "somebody").await;
     for id in ["scheduled", "processing", "ready", "deferred"] {

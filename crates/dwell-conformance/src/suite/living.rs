@@ -1,4 +1,4 @@
-//! Living: starting, stopping, crashing, and what is said about it.
+//! Living: starting, stopping and crashing, and the errors on the way.
 
 use super::{Case, Outcome, Stage, case, failure, worker::Worker};
 use bytes::Bytes;
@@ -7,17 +7,17 @@ use std::{collections::BTreeSet, error::Error as StdError};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!(Living, what_is_missing_is_named_under_validate),
-        case!(Living, what_is_missing_is_made_under_create_and_again_is_harmless),
-        case!(Living, what_is_missing_is_not_looked_for_under_assume),
-        case!(Living, creating_the_same_from_two_places_at_once_is_harmless),
-        case!(Living, changed_settings_are_taken_over_while_consumers_go_on),
-        case!(Living, a_changed_lease_applies_to_new_consumers_alone, Timed),
-        case!(Living, a_changed_order_keeps_every_message_and_applies_at_once, KeyOrder, Timed),
+        case!(Living, validate_names_missing_topics_and_subscriptions),
+        case!(Living, create_creates_what_is_missing_and_can_be_repeated),
+        case!(Living, assume_does_not_check_what_is_missing),
+        case!(Living, concurrent_creation_is_harmless),
+        case!(Living, changed_settings_apply_while_consumers_run),
+        case!(Living, a_changed_lease_applies_only_to_new_consumers, Timed),
+        case!(Living, a_changed_order_keeps_every_message_and_applies_immediately, KeyOrder, Timed),
         case!(Living, other_settings_are_refused_under_validate, Timed),
         case!(Living, a_topic_changes_only_by_an_explicit_setting),
         case!(Living, kept_messages_are_adopted_although_the_topic_discards_by_then),
-        case!(Living, settings_that_cannot_hold_at_once_are_a_conflict),
+        case!(Living, contradictory_settings_are_a_conflict),
         case!(Living, a_payload_too_large_is_a_typed_error, BodyLimit),
         case!(Living, bad_addresses_are_clear_errors_without_secrets, BadUrls),
         case!(Living, a_killed_consumer_loses_nothing),
@@ -30,11 +30,11 @@ fn kind<T>(result: &Result<T, Error>) -> Option<ErrorKind> {
     result.as_ref().err().map(Error::kind)
 }
 
-async fn what_is_missing_is_named_under_validate(stage: Stage) -> Outcome {
+async fn validate_names_missing_topics_and_subscriptions(stage: Stage) -> Outcome {
     let topics = [Topic::named(stage.topic("invoices"))];
     let subscriptions = [stage.subscription("orders", "mail")];
     let validated = stage.transport().provision(&topics, &subscriptions, OnMissing::Validate).await;
-    let error = validated.err().ok_or_else(|| failure("nothing is there, and it was validated"))?;
+    let error = validated.err().ok_or_else(|| failure("nothing exists, but validation succeeded"))?;
     assert_eq!(error.kind(), ErrorKind::NotFound);
     for missing in [&topics[0].name, &subscriptions[0].topic] {
         assert!(error.to_string().contains(&**missing), "`{missing}` is not named in: {error}");
@@ -44,7 +44,7 @@ async fn what_is_missing_is_named_under_validate(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn what_is_missing_is_made_under_create_and_again_is_harmless(stage: Stage) -> Outcome {
+async fn create_creates_what_is_missing_and_can_be_repeated(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     stage.send("orders", &["a"]).await?;
     stage.create(&[Topic::named(stage.topic("orders"))], &[]).await?;
@@ -54,15 +54,15 @@ async fn what_is_missing_is_made_under_create_and_again_is_harmless(stage: Stage
     mail.nothing().await
 }
 
-async fn what_is_missing_is_not_looked_for_under_assume(stage: Stage) -> Outcome {
+async fn assume_does_not_check_what_is_missing(stage: Stage) -> Outcome {
     let mail = stage.subscription("orders", "mail");
     stage.transport().provision(&[], &[mail], OnMissing::Assume).await?;
     let sent = stage.try_send(stage.envelope("orders", "a")).await;
-    assert_eq!(kind(&sent), Some(ErrorKind::NotFound), "it was made without being asked for");
+    assert_eq!(kind(&sent), Some(ErrorKind::NotFound), "the topic was created");
     Ok(())
 }
 
-async fn creating_the_same_from_two_places_at_once_is_harmless(stage: Stage) -> Outcome {
+async fn concurrent_creation_is_harmless(stage: Stage) -> Outcome {
     let mail = stage.subscription("orders", "mail");
     let mut tasks = vec![];
     for _ in 0..4 {
@@ -92,12 +92,12 @@ fn changed(stage: &Stage, of: &Subscription) -> Subscription {
     }
 }
 
-async fn changed_settings_are_taken_over_while_consumers_go_on(stage: Stage) -> Outcome {
+async fn changed_settings_apply_while_consumers_run(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     stage.send("orders", &["a"]).await?;
     let [a] = mail.take().await?;
     let changed = changed(&stage, &mail.subscription);
-    // Two of a new version start at once.
+    // Two processes of a new version start at the same time.
     for _ in 0..2 {
         stage.connect().await?.provision(&[], std::slice::from_ref(&changed), OnMissing::Create).await?;
     }
@@ -115,14 +115,14 @@ async fn changed_settings_are_taken_over_while_consumers_go_on(stage: Stage) -> 
     stage.send("orders", &["c"]).await?;
     let [c] = mail.take().await?;
     mail.ack(c).await?;
-    // One of the old version starts again: the last start wins.
+    // A process of the old version starts again: the last start wins.
     let old = stage.subscription("orders", "mail");
     stage.declare(&old).await?;
     stage.transport().provision(&[], &[old], OnMissing::Validate).await?;
     mail.nothing().await
 }
 
-async fn a_changed_lease_applies_to_new_consumers_alone(stage: Stage) -> Outcome {
+async fn a_changed_lease_applies_only_to_new_consumers(stage: Stage) -> Outcome {
     let running = stage.subscribe("orders", "mail").await?;
     let lease = running.subscription.lease;
     let longer = Subscription { lease: lease * 3, ..running.subscription.clone() };
@@ -147,7 +147,7 @@ async fn a_changed_lease_applies_to_new_consumers_alone(stage: Stage) -> Outcome
     Ok(())
 }
 
-async fn a_changed_order_keeps_every_message_and_applies_at_once(stage: Stage) -> Outcome {
+async fn a_changed_order_keeps_every_message_and_applies_immediately(stage: Stage) -> Outcome {
     let one = stage.subscribe("orders", "mail").await?;
     let ordered = one.subscription.clone();
     let unordered = Subscription { ordered: false, ..ordered.clone() };
@@ -159,13 +159,13 @@ async fn a_changed_order_keeps_every_message_and_applies_at_once(stage: Stage) -
     stage.send_all(&["a", "b"].map(keyed)).await?;
     let a = one.take_many(1).await?;
     two.nothing().await?;
-    // It waits for its key, and need not any more.
+    // It is held back for its key, and becomes available without order.
     let waiting = two.waiting(stage.long());
     stage.settle_down().await;
     stage.declare(&unordered).await?;
     let b = waiting.join().await??;
     assert_eq!(b.iter().map(|b| &*b.message.id.0).collect::<Vec<_>>(), ["b"]);
-    // Both have one of the key when order is kept again.
+    // Both have a message of the key when order is enabled again.
     stage.declare(&ordered).await?;
     stage.send_all(&["c", "d"].map(keyed)).await?;
     let three = stage.join(&ordered).await?;
@@ -178,7 +178,7 @@ async fn a_changed_order_keeps_every_message_and_applies_at_once(stage: Stage) -
     let c = three.take_many(1).await?;
     assert_eq!(&*c[0].message.id.0, "c");
     one.nothing().await?;
-    // Messages that wait for their key are not lost on the way to no order, nor on the way back.
+    // Messages that are held back for their key are not lost when order is disabled or enabled.
     stage.declare(&unordered).await?;
     stage.declare(&ordered).await?;
     three.ack_all(c).await?;
@@ -193,7 +193,7 @@ async fn other_settings_are_refused_under_validate(stage: Stage) -> Outcome {
     stage.declare(&mail).await?;
     let changed = changed(&stage, &mail);
     let refused = stage.transport().provision(&[], &[changed], OnMissing::Validate).await;
-    let error = refused.err().ok_or_else(|| failure("other settings were validated"))?;
+    let error = refused.err().ok_or_else(|| failure("validation accepted other settings"))?;
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     let text = error.to_string();
     for named in
@@ -201,7 +201,7 @@ async fn other_settings_are_refused_under_validate(stage: Stage) -> Outcome {
     {
         assert!(text.contains(named), "`{named}` is not named in: {text}");
     }
-    assert!(text.contains("on_missing"), "nothing says what to do: {text}");
+    assert!(text.contains("on_missing"), "the error does not say what to do: {text}");
     stage.transport().provision(&[], &[mail], OnMissing::Validate).await?;
     Ok(())
 }
@@ -214,7 +214,7 @@ async fn a_topic_changes_only_by_an_explicit_setting(stage: Stage) -> Outcome {
     assert_eq!(kind(&refused), Some(ErrorKind::Conflict));
     stage.send("jobs", &["lost"]).await?;
     stage.create(&keep, &[]).await?;
-    // Programs that only mention the topic leave it as it is.
+    // Programs that only use the topic do not change its settings.
     stage.create(std::slice::from_ref(&topic), &[]).await?;
     for topics in [&keep[..], std::slice::from_ref(&topic)] {
         stage.transport().provision(topics, &[], OnMissing::Validate).await?;
@@ -222,7 +222,7 @@ async fn a_topic_changes_only_by_an_explicit_setting(stage: Stage) -> Outcome {
     stage.send("jobs", &["kept"]).await?;
     stage.create(&[topic.clone(), topic.clone().keep()], &[]).await?;
     let mail = stage.subscribe("jobs", "mail").await?;
-    // A log has what was sent before, too.
+    // A log also has the messages sent before.
     loop {
         let [delivery] = mail.take().await?;
         let is_kept = &*delivery.message.id.0 == "kept";
@@ -245,13 +245,13 @@ async fn kept_messages_are_adopted_although_the_topic_discards_by_then(stage: St
     mail.nothing().await
 }
 
-async fn settings_that_cannot_hold_at_once_are_a_conflict(stage: Stage) -> Outcome {
+async fn contradictory_settings_are_a_conflict(stage: Stage) -> Outcome {
     let topic = Topic::named(stage.topic("orders"));
     let both = [topic.clone().keep(), topic.clone().discard()];
     let refused = stage.transport().provision(&both, &[], OnMissing::Create).await;
     assert_eq!(kind(&refused), Some(ErrorKind::Conflict));
     let sent = stage.try_send(stage.envelope("orders", "a")).await;
-    assert_eq!(kind(&sent), Some(ErrorKind::NotFound), "half of it was made");
+    assert_eq!(kind(&sent), Some(ErrorKind::NotFound), "the topic was created in spite of the conflict");
     Ok(())
 }
 
@@ -275,7 +275,7 @@ async fn a_payload_too_large_is_a_typed_error(stage: Stage) -> Outcome {
 async fn bad_addresses_are_clear_errors_without_secrets(stage: Stage) -> Outcome {
     for bad in stage.rig().bad_urls() {
         let Err(error) = stage.rig().try_url(&bad.url).await else {
-            return Err(failure(format!("{}: it was accepted", bad.what)));
+            return Err(failure(format!("{}: the URL was accepted", bad.what)));
         };
         assert_eq!(error.kind(), bad.expect, "{}: {error}", bad.what);
         let causes = std::iter::successors(Some(&error as &dyn StdError), |error| (*error).source());
@@ -300,7 +300,7 @@ async fn a_killed_consumer_loses_nothing(stage: Stage) -> Outcome {
     let ids: BTreeSet<_> = batch.iter().map(|delivery| &*delivery.message.id.0).collect();
     assert_eq!(ids, BTreeSet::from(["a", "b", "c"]));
     for delivery in &batch {
-        assert_eq!(delivery.message.attempts.handled, 0, "a crash is no handling");
+        assert_eq!(delivery.message.attempts.handled, 0, "a crash does not count as handled");
         if stage.capabilities().counts_deliveries {
             let count = if held.contains(&delivery.message.id) { 2 } else { 1 };
             assert_eq!(delivery.deliveries, Some(count), "{}", delivery.message.id);
@@ -319,7 +319,7 @@ async fn closing_a_transport_twice_is_harmless(stage: Stage) -> Outcome {
     assert_eq!(kind(&received), Some(ErrorKind::Closed));
     let sent = producer.send(&[stage.envelope("orders", "a")]).await;
     let kinds: Vec<_> = sent.iter().map(kind).collect();
-    assert_eq!(kinds, [Some(ErrorKind::Closed)], "one answer for one message");
+    assert_eq!(kinds, [Some(ErrorKind::Closed)], "one result for one message");
     Ok(())
 }
 
@@ -343,7 +343,7 @@ async fn a_broker_restart_loses_nothing(stage: Stage) -> Outcome {
     mail.nothing().await
 }
 
-/// Sends until it is confirmed, as the broker may still be on its way up.
+/// Sends until the send is confirmed, because the broker may still be starting.
 async fn send_again(stage: &Stage, id: &str) -> Outcome {
     let (clock, start) = (stage.clock(), stage.clock().elapsed());
     loop {

@@ -1,4 +1,4 @@
-//! One consumer of a case.
+//! A consumer of a case.
 
 use super::{Outcome, Stage, failure};
 use crate::Time;
@@ -8,7 +8,7 @@ use dwell_core::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// One consumer of a subscription. Dropping it, without [`Member::leave`], is a crash.
+/// A consumer of a subscription. Dropping it without [`Member::leave`] is a crash.
 pub(super) struct Member {
     pub(super) stage: Stage,
     pub(super) subscription: Subscription,
@@ -16,15 +16,15 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Exactly this many deliveries, ordered by message id, since between partitions there is no other order. An error
-    /// of the moment is waited out.
+    /// Receives exactly this number of deliveries, sorted by message id, because partitions have no
+    /// common order. Retries after transient errors.
     pub(super) async fn take<const COUNT: usize>(&self) -> Result<[Delivery; COUNT], BoxError> {
         let mut batch = self.take_many(COUNT).await?;
         batch.sort_by(|a, b| a.message.id.cmp(&b.message.id));
-        Ok(batch.try_into().expect("so many were taken"))
+        Ok(batch.try_into().expect("the number was checked"))
     }
 
-    /// Exactly this many, as they come.
+    /// Receives exactly this number of deliveries, in their order.
     pub(super) async fn take_many(&self, count: usize) -> Result<Vec<Delivery>, BoxError> {
         let (clock, patience) = (self.stage.clock(), self.stage.pace().patience);
         let (start, mut batch, mut trouble) = (clock.elapsed(), vec![], None);
@@ -44,16 +44,14 @@ impl Member {
             if clock.elapsed().saturating_sub(start) >= patience {
                 let (of, got) = (self.subscription.address(), batch.len());
                 let why = trouble.map(|error| format!(": {error}")).unwrap_or_default();
-                return Err(failure(format!(
-                    "`{of}` gave {got} deliveries where {count} were expected{why}"
-                )));
+                return Err(failure(format!("`{of}` returned {got} deliveries, expected {count}{why}")));
             }
         }
         Ok(batch)
     }
 
-    /// Exactly this many deliveries, and not before `delay` has passed since `start`, on the monotonic clock. On virtual
-    /// time, to the millisecond.
+    /// Receives exactly this number of deliveries, but not before `delay` has passed since `start`
+    /// on the monotonic clock. With virtual time, exact to the millisecond.
     pub(super) async fn take_after<const COUNT: usize>(
         &self,
         start: Duration,
@@ -70,41 +68,41 @@ impl Member {
         let batch = self.take().await?;
         let waited = clock.elapsed().saturating_sub(start);
         if waited < delay {
-            return Err(failure(format!("early: after {waited:?} in place of {delay:?}")));
+            return Err(failure(format!("early: after {waited:?} instead of {delay:?}")));
         }
         Ok(batch)
     }
 
-    /// What is there, up to `max`; possibly nothing.
+    /// Receives the available deliveries, up to `max`; possibly none.
     pub(super) async fn some(&self, max: usize) -> Result<Vec<Delivery>> {
         if let Time::Virtual(clock) = self.stage.rig().time() {
             clock.idle().await;
         }
         let batch = self.consumer.receive(max, self.stage.pace().quiet, None).await?;
         if batch.len() > max {
-            let text = format!("{} deliveries where {max} were asked for", batch.len());
+            let text = format!("{} deliveries where at most {max} were requested", batch.len());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         Ok(batch)
     }
 
-    /// Nothing comes.
+    /// Checks that there is no delivery.
     pub(super) async fn nothing(&self) -> Outcome {
         let batch = self.some(10).await?;
         if batch.is_empty() {
             return Ok(());
         }
         let ids: Vec<_> = batch.iter().map(|delivery| &*delivery.message.id.0).collect();
-        Err(failure(format!("`{}` gave {ids:?} where nothing was expected", self.subscription.address())))
+        Err(failure(format!("`{}` returned {ids:?}, expected nothing", self.subscription.address())))
     }
 
-    /// Settles one; what comes back was not settled.
+    /// Settles a delivery. Returns it if it was not settled.
     pub(super) async fn settle(&self, delivery: Delivery, action: Action) -> Option<Unsettled> {
         let note = Note { outcome: Ended::Handled, error: None, worker: "suite".into(), moved_to: None };
         self.consumer.settle(vec![Settle { delivery, action, note }]).await.pop()
     }
 
-    /// Settles one that must be settled.
+    /// Settles a delivery, which must succeed.
     pub(super) async fn settled(&self, delivery: Delivery, action: Action) -> Outcome {
         match self.settle(delivery, action).await {
             None => Ok(()),
@@ -126,26 +124,26 @@ impl Member {
         Ok(())
     }
 
-    /// Settles one that must come back with an error of this kind.
+    /// Settles a delivery, which must fail with an error of this kind.
     pub(super) async fn refused(&self, delivery: Delivery, action: Action, kind: ErrorKind) -> Outcome {
         let what = format!("{action:?} of `{}`", delivery.message.id);
         match self.settle(delivery, action).await {
             Some(unsettled) if unsettled.error.kind() == kind => Ok(()),
             Some(unsettled) => {
                 let error = unsettled.error;
-                Err(failure(format!("{what}: expected `{kind}`, and saw `{}`: {error}", error.kind())))
+                Err(failure(format!("{what}: expected `{kind}`, got `{}`: {error}", error.kind())))
             }
-            None => Err(failure(format!("{what} was settled, and should have been refused as `{kind}`"))),
+            None => Err(failure(format!("{what} was settled, but should have been refused with `{kind}`"))),
         }
     }
 
-    /// Receives and waits, beside the case.
+    /// Receives in the background and waits.
     pub(super) fn waiting(&self, wait: Duration) -> super::stage::Running<Result<Vec<Delivery>>> {
         let consumer = self.consumer.clone();
         self.stage.spawn(async move { consumer.receive(10, wait, None).await })
     }
 
-    /// Leaves in good order.
+    /// Closes the consumer cleanly.
     pub(super) async fn leave(&self) -> Result<()> {
         self.consumer.close().await
     }

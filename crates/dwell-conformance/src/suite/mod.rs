@@ -1,7 +1,7 @@
-//! The suite: what is promised of every transport, one named case each.
+//! The suite: the promises of every transport, one named case for each.
 //!
-//! A case is an `async fn(Stage) -> Outcome`, listed with what it needs in the `cases` of its group's file. It runs on a
-//! rig and in a namespace of its own; it fails by an error or a panic.
+//! A case is an `async fn(Stage) -> Outcome`. It is listed with its needs in `cases` of its group's
+//! file. It runs on its own rig and in its own namespace. It fails by an error or a panic.
 
 mod attempt;
 mod bench;
@@ -45,19 +45,19 @@ use need::Need;
 use runs::{Run, Way};
 use stage::Stage;
 
-/// How a case ended; an error is a failure.
+/// Result of a case. An error is a failure.
 type Outcome = Result<(), BoxError>;
 
-/// One promise.
+/// A promise.
 struct Case {
     group: Group,
     name: String,
-    /// Without these the case is refused, skipped or has no meaning: see [`Need`].
+    /// Without these the case is refused, skipped or not applicable: see [`Need`].
     needs: &'static [Need],
     run: fn(Stage) -> BoxFuture<'static, Outcome>,
 }
 
-/// A case from the function of that name, and what it needs.
+/// Creates a case from the function with its name, and its needs.
 macro_rules! case {
     ($group:ident, $run:ident $(, $need:ident)*) => {
         $crate::suite::Case {
@@ -70,7 +70,7 @@ macro_rules! case {
 }
 use case;
 
-/// All of them, in the order of the matrix.
+/// Returns all cases, in the order of the matrix.
 fn cases() -> Vec<Case> {
     let groups = [
         declaring::cases(),
@@ -93,12 +93,12 @@ fn cases() -> Vec<Case> {
     groups.into_iter().flatten().collect()
 }
 
-/// A failure in words.
+/// Creates a failure with this text.
 fn failure(text: impl Into<String>) -> BoxError {
     text.into().into()
 }
 
-/// None of [`Stage::rounds`] was long enough.
+/// No round of [`Stage::rounds`] was long enough.
 fn too_late() -> BoxError {
     failure("too late each time")
 }

@@ -1,21 +1,22 @@
-//! What a case needs, and what becomes of it otherwise.
+//! The needs of a case, and the consequences if they are not met.
 
 use crate::Abilities;
 use dwell_core::{AtomicMove, Capabilities, Lease};
 
-/// What a case needs.
+/// A need of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    // What a transport declares. Undeclared, the case is that it is refused: see `attempt`.
-    /// Holds what is not yet due.
+    // Capabilities that a transport declares. If undeclared, the case checks that they are refused:
+    // see `attempt`.
+    /// Holds messages until they are due.
     Delay,
-    /// What waits can be listed, cancelled and rescheduled.
+    /// Lists, cancels and reschedules pending messages.
     Control,
-    /// Gives back as it came.
+    /// Releases a message unchanged.
     Release,
-    /// Moves within a topic in one step.
+    /// Moves atomically within a topic.
     Move,
-    /// Moves anywhere in one step.
+    /// Moves atomically to any address.
     MoveAnywhere,
     /// Keeps a result with the ack.
     Results,
@@ -23,53 +24,54 @@ pub(super) enum Need {
     Ids,
     /// Looks up every message.
     Ledger,
-    /// Remembers what was handled.
+    /// Remembers handled messages.
     Inbox,
     /// Counts deliveries.
     Counts,
-    /// Keeps order per key between consumers.
+    /// Keeps the order per key between consumers.
     KeyOrder,
     /// Feeds several subscriptions from one topic.
     FanOut,
 
-    // What a transport declares together with its store. Undeclared, the case is that the engine refuses it.
-    /// Something holds what is not yet due: the store, or the transport itself.
+    // Capabilities of a transport together with its store. If undeclared, the case checks that the
+    // engine refuses them.
+    /// The store or the transport holds messages until they are due.
     Waits,
-    /// What waits can be listed, cancelled and rescheduled, wherever it waits.
+    /// Pending messages can be listed, cancelled and rescheduled, wherever they are stored.
     Managed,
-    /// Whoever holds what is not yet due remembers the ids of users' sends.
+    /// The holder of pending messages remembers the ids of users' sends.
     WaitingIds,
-    /// Messages that keep killing their worker can be told from others.
+    /// Messages that keep killing their worker can be detected.
     Quarantine,
 
-    // Facts. Without them the case has no meaning, and no result.
-    /// Leases run out.
+    // Facts. Without them the case is not applicable, and has no result.
+    /// Leases expire.
     Timed,
     /// Leases end with their session.
     Session,
-    /// No move is one step, so that it takes a copy and an ack.
+    /// No move is atomic, so that a move is a copy and an ack.
     Copies,
-    /// A limit on bodies that a test can reach.
+    /// A body limit that a test can reach.
     BodyLimit,
     /// A foreign client.
     Foreign,
-    /// Addresses that must be refused.
+    /// URLs that must be refused.
     BadUrls,
-    /// Messages wait in a store, and a forwarder brings them.
+    /// Pending messages are held by a store, and a forwarder moves them.
     Store,
-    /// Whoever holds what is not yet due keeps it over a restart.
+    /// The holder of pending messages keeps them over a restart.
     KeepsWaiting,
-    /// Time passes when the case says so, and the wall clock can be set.
+    /// Time passes when the case advances it, and the wall clock can be set.
     VirtualTime,
-    /// A durable server that can be restarted. Durable, and not ours to restart: skipped.
+    /// A durable server that can be restarted. A durable server that cannot be restarted: skipped.
     Restart,
-    /// A server of its own behind fault proxies.
+    /// A separate server behind fault proxies.
     Proxy,
-    /// One that can be suspended.
+    /// A server that can be suspended.
     Suspend,
-    /// One that another server can replace.
+    /// A server that another server can replace.
     Replace,
-    /// One that can lose its data.
+    /// A server that can lose its data.
     Empty,
 }
 
@@ -77,17 +79,17 @@ pub(super) enum Need {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Met {
     Yes,
-    /// Declared absent: to be seen refused.
+    /// Declared absent: the case checks that it is refused.
     Undeclared,
     Meaningless,
     Skipped(&'static str),
 }
 
-/// What is known about a rig before any case runs.
+/// Facts about a rig that are known before any case runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) capabilities: Capabilities,
-    /// Those of the store, if there is one.
+    /// Capabilities of the store, if there is one.
     pub(super) store: Option<Capabilities>,
     pub(super) abilities: Abilities,
     pub(super) bad_urls: bool,
@@ -95,14 +97,14 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Who holds what is not yet due: the store if there is one, since an engine of the suite sends all delays there,
-    /// else the transport if it can.
+    /// The holder of pending messages: the store if there is one, since the suite's engines send
+    /// all delayed messages there; otherwise the transport if it can delay.
     fn holder(&self) -> Option<Capabilities> {
         self.store.or_else(|| (!self.capabilities.delay.is_zero()).then_some(self.capabilities))
     }
 }
 
-/// The largest body that a case makes.
+/// Largest body of a case.
 const LARGEST_BODY: usize = 64 << 20;
 
 impl Need {
@@ -141,23 +143,23 @@ impl Need {
             Self::Replace => fact(abilities.replace),
             Self::Empty => fact(abilities.empty),
             Self::Restart if !can.durable => Met::Meaningless,
-            Self::Restart if !abilities.restart => Met::Skipped("the server is not ours to restart"),
+            Self::Restart if !abilities.restart => Met::Skipped("the server cannot be restarted"),
             Self::Restart => Met::Yes,
         }
     }
 }
 
-/// What becomes of a case.
+/// What happens to a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Run,
-    /// Not declared: see that this is refused.
+    /// Not declared: check that this is refused.
     Refuse(Need),
     NoCell,
     Skip(&'static str),
 }
 
-/// The weightiest reason not to run wins: no meaning, then skipped, then refused.
+/// Returns the strongest reason not to run: not applicable, then skipped, then refused.
 pub(super) fn fate(needs: &[Need], facts: &Facts) -> Fate {
     let met: Vec<_> = needs.iter().map(|need| (*need, need.met(facts))).collect();
     if met.iter().any(|(_, met)| *met == Met::Meaningless) {
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_held_by_the_store_if_there_is_one_and_its_facts_count() {
+    fn the_facts_of_the_store_count_if_there_is_one() {
         let (poor, rich) = (facts(|_| ()), facts(|can| can.delay = Duration::MAX));
         let volatile = Capabilities { durable: false, remembers_ids: true, ..rich.capabilities };
         let stored = Facts { store: Some(volatile), ..poor };
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_declared_is_to_be_refused() {
+    fn undeclared_capabilities_must_be_refused() {
         let poor = facts(|_| ());
         assert_eq!(fate(&[Need::FanOut, Need::Release, Need::Ids], &poor), Fate::Refuse(Need::Release));
         assert_eq!(fate(&[Need::Release], &facts(|can| can.release = true)), Fate::Run);
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_without_meaning_has_no_cell_whatever_else_it_needs() {
+    fn an_inapplicable_case_has_no_result_whatever_else_it_needs() {
         let poor = facts(|_| ());
         assert_eq!(fate(&[Need::Release, Need::Timed], &poor), Fate::NoCell);
         assert_eq!(fate(&[Need::Foreign], &poor), Fate::NoCell);
@@ -212,11 +214,11 @@ mod tests {
     }
 
     #[test]
-    fn a_durable_server_that_is_not_ours_to_restart_is_skipped_and_said_so() {
+    fn a_durable_server_that_cannot_be_restarted_is_skipped() {
         let poor = facts(|_| ());
         assert_eq!(
             fate(&[Need::Restart, Need::Release], &poor),
-            Fate::Skip("the server is not ours to restart")
+            Fate::Skip("the server cannot be restarted")
         );
         let ours = Facts { abilities: Abilities::default().with_restart(), ..poor };
         assert_eq!(fate(&[Need::Restart], &ours), Fate::Run);

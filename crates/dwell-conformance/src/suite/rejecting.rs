@@ -1,4 +1,4 @@
-//! Rejecting: what is given up is kept where people find it, as it was, and can come back.
+//! Rejecting: rejected messages are kept unchanged in their channel, and can be replayed.
 
 use super::{Bench, Case, Member, Outcome, Run, Stage, Way, case, failure};
 use crate::Foreign;
@@ -15,19 +15,19 @@ use std::time::Duration;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Rejecting, a_reject_goes_to_the_dead_letters, Waits),
-        case!(Rejecting, invalid_goes_to_the_invalid_channel_and_not_to_the_dead_letters, Waits),
-        case!(Rejecting, what_cannot_be_read_is_never_run_and_goes_where_invalid_goes, Foreign, Waits),
-        case!(Rejecting, invalid_without_an_invalid_channel_goes_to_the_dead_letters, Waits),
-        case!(Rejecting, a_type_that_nobody_handles_is_invalid_or_left_alone, Waits),
-        case!(Rejecting, what_is_discarded_is_acked_and_the_next_message_arrives, Waits),
-        case!(Rejecting, a_dead_letter_is_stamped_and_otherwise_untouched, Waits),
-        case!(Rejecting, a_dead_letter_read_from_its_channel_returns_to_its_own_subscription, Waits, FanOut),
-        case!(Rejecting, a_replay_by_the_ledger_returns_to_its_own_subscription, Waits, FanOut, Ledger),
-        case!(Rejecting, a_consumer_of_dead_letters_tries_again_at_the_longest_delay, Waits),
+        case!(Rejecting, an_invalid_message_goes_to_the_invalid_channel, Waits),
+        case!(Rejecting, an_unreadable_message_is_never_run_and_is_invalid, Foreign, Waits),
+        case!(Rejecting, an_invalid_message_without_an_invalid_channel_becomes_a_dead_letter, Waits),
+        case!(Rejecting, an_unhandled_type_is_invalid_or_left_alone, Waits),
+        case!(Rejecting, a_discarded_message_is_acked_and_the_next_one_arrives, Waits),
+        case!(Rejecting, a_dead_letter_is_stamped_and_otherwise_unchanged, Waits),
+        case!(Rejecting, a_dead_letter_replayed_from_its_channel_returns_to_its_subscription, Waits, FanOut),
+        case!(Rejecting, a_replay_by_the_ledger_returns_to_its_subscription, Waits, FanOut, Ledger),
+        case!(Rejecting, a_consumer_of_dead_letters_retries_at_the_longest_delay, Waits),
     ]
 }
 
-/// A message with everything on it that a rejection must leave alone.
+/// A message with all fields that a rejection must keep.
 fn full(stage: &Stage, id: &str) -> Message {
     Message::from(MessageFields {
         key: Some(Bytes::from_static(b"k")),
@@ -44,13 +44,13 @@ fn full(stage: &Stage, id: &str) -> Message {
     })
 }
 
-/// The user's own headers.
+/// Returns the user's own headers.
 fn own(message: &Message) -> Headers {
     let own = message.headers.iter().filter(|(name, _)| !wire::is_reserved_header(name));
     own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The same but for the stamps and the counts.
+/// Compares two messages without stamps and counts.
 fn assert_untouched(message: &Message, before: &Message) {
     let plain = |message: &Message| MessageFields {
         headers: own(message),
@@ -84,7 +84,7 @@ async fn a_reject_goes_to_the_dead_letters(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn invalid_goes_to_the_invalid_channel_and_not_to_the_dead_letters(stage: Stage) -> Outcome {
+async fn an_invalid_message_goes_to_the_invalid_channel(stage: Stage) -> Outcome {
     for way in Way::BOTH {
         let bench = Bench::new(&stage).await?;
         let (topic, invalid) = (way.topic(), format!("{}.invalid", way.topic()));
@@ -104,7 +104,7 @@ async fn invalid_goes_to_the_invalid_channel_and_not_to_the_dead_letters(stage: 
     Ok(())
 }
 
-async fn what_cannot_be_read_is_never_run_and_goes_where_invalid_goes(stage: Stage) -> Outcome {
+async fn an_unreadable_message_is_never_run_and_is_invalid(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     let pump = bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
     let audit = stage.subscribe("orders.dlq", "audit").await?;
@@ -125,7 +125,7 @@ async fn what_cannot_be_read_is_never_run_and_goes_where_invalid_goes(stage: Sta
     Ok(())
 }
 
-async fn invalid_without_an_invalid_channel_goes_to_the_dead_letters(stage: Stage) -> Outcome {
+async fn an_invalid_message_without_an_invalid_channel_becomes_a_dead_letter(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::Invalid("what is this".into())).await?;
     let audit = stage.subscribe("orders.dlq", "audit").await?;
@@ -137,7 +137,7 @@ async fn invalid_without_an_invalid_channel_goes_to_the_dead_letters(stage: Stag
     bench.runs.still(1).await.map(drop)
 }
 
-async fn a_type_that_nobody_handles_is_invalid_or_left_alone(stage: Stage) -> Outcome {
+async fn an_unhandled_type_is_invalid_or_left_alone(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::Unknown).await?;
     let skipping = SubscriptionSettings { on_unknown: OnUnknown::Skip, ..stage.settings("shared", "mail") };
@@ -158,7 +158,7 @@ async fn a_type_that_nobody_handles_is_invalid_or_left_alone(stage: Stage) -> Ou
     Ok(())
 }
 
-async fn what_is_discarded_is_acked_and_the_next_message_arrives(stage: Stage) -> Outcome {
+async fn a_discarded_message_is_acked_and_the_next_one_arrives(stage: Stage) -> Outcome {
     for way in Way::BOTH {
         let bench = Bench::new(&stage).await?;
         let settings =
@@ -178,7 +178,7 @@ async fn what_is_discarded_is_acked_and_the_next_message_arrives(stage: Stage) -
         stage.until(|| (pump.counts().discarded, pump.counts().handled) == (2, 1)).await;
         assert_eq!((pump.counts().discarded, pump.counts().handled), (2, 1), "{way:?}");
         bench.shut_down().await?;
-        // All three are gone for good.
+        // All three have been removed.
         if let Lease::Timed { .. } = stage.capabilities().lease {
             stage.pass(stage.pace().lease).await;
         }
@@ -187,7 +187,7 @@ async fn what_is_discarded_is_acked_and_the_next_message_arrives(stage: Stage) -
     Ok(())
 }
 
-async fn a_dead_letter_is_stamped_and_otherwise_untouched(stage: Stage) -> Outcome {
+async fn a_dead_letter_is_stamped_and_otherwise_unchanged(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench
         .handle(stage.settings("orders", "mail"), |_, before| match before {
@@ -202,7 +202,11 @@ async fn a_dead_letter_is_stamped_and_otherwise_untouched(stage: Stage) -> Outco
     let [dead] = audit.take().await?;
     let latest = stage.clock().now();
     assert_untouched(&dead.message, &message);
-    assert_eq!(dead.message.attempts, Attempts { handled: 1, failed: 0 }, "a reject is no repost");
+    assert_eq!(
+        dead.message.attempts,
+        Attempts { handled: 1, failed: 0 },
+        "a reject does not count as a failure"
+    );
     let stamp = |name| dead.message.headers.get_text(name).map(str::to_owned);
     let expected = [
         (wire::ORIGINAL_TOPIC, stage.topic("orders").to_string()),
@@ -216,13 +220,13 @@ async fn a_dead_letter_is_stamped_and_otherwise_untouched(stage: Stage) -> Outco
         assert_eq!(stamp(name), Some(value), "{name}");
         assert_eq!(dead.message.headers.get_all(name).count(), 1, "{name}");
     }
-    let at = stamp(wire::REJECTED_AT).ok_or_else(|| failure("nobody says when it was rejected"))?;
+    let at = stamp(wire::REJECTED_AT).ok_or_else(|| failure("the dead letter has no time of rejection"))?;
     let at = Timestamp::parse(&at)?;
     assert!(earliest <= at && at <= latest, "{earliest:?} {at:?} {latest:?}");
     audit.ack(dead).await
 }
 
-/// A subscription that gives up what it gets at first, and one that does not.
+/// Subscribes once with a handler that rejects at first, and once with one that does not.
 async fn give_up(stage: &Stage, bench: &Bench) -> Result<Message, BoxError> {
     bench
         .handle(stage.settings("orders", "mail"), |_, before| match before {
@@ -238,18 +242,19 @@ async fn give_up(stage: &Stage, bench: &Bench) -> Result<Message, BoxError> {
     Ok(message)
 }
 
-/// It came back to the subscription that had given it up, and to no other, as if it were new.
+/// Checks that the message returned to the subscription that had rejected it, and to no other, as a
+/// new message.
 async fn came_back(stage: &Stage, bench: &Bench, expected: Message) -> Outcome {
     bench.runs.until(4).await?;
     stage.pass(stage.pace().delay).await;
     let runs = bench.runs.still(4).await?;
     let again: &Run = &runs[3];
     assert_eq!((&*again.subscription, again.counts()), ("mail", (0, 0)));
-    assert_eq!(again.message, expected, "without the stamps, and otherwise as it was");
+    assert_eq!(again.message, expected, "without the stamps, and otherwise unchanged");
     Ok(())
 }
 
-/// Settles what a plain consumer has, as the pump would.
+/// Settles a delivery of a plain consumer, as the pump would.
 async fn settle(stage: &Stage, member: &Member, settle: Settle) -> Outcome {
     let capabilities = stage.capabilities();
     let gaps = Gaps {
@@ -265,7 +270,7 @@ async fn settle(stage: &Stage, member: &Member, settle: Settle) -> Outcome {
     }
 }
 
-async fn a_dead_letter_read_from_its_channel_returns_to_its_own_subscription(stage: Stage) -> Outcome {
+async fn a_dead_letter_replayed_from_its_channel_returns_to_its_subscription(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     let audit = stage.subscribe("orders.dlq", "audit").await?;
     let message = give_up(&stage, &bench).await?;
@@ -279,14 +284,17 @@ async fn a_dead_letter_read_from_its_channel_returns_to_its_own_subscription(sta
     audit.nothing().await
 }
 
-async fn a_replay_by_the_ledger_returns_to_its_own_subscription(stage: Stage) -> Outcome {
+async fn a_replay_by_the_ledger_returns_to_its_subscription(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     let message = give_up(&stage, &bench).await?;
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     bench.at_rest().await?;
     let wrong =
         ledger.change(&"a".into(), Of::Subscription("stock".into()), Change::Replay(None), "suite").await?;
-    assert!(wrong.iter().all(|answer| answer.changed != Changed::Done), "it is not dead there: {wrong:?}");
+    assert!(
+        wrong.iter().all(|answer| answer.changed != Changed::Done),
+        "it is not a dead letter of that subscription: {wrong:?}"
+    );
     let answers =
         ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Replay(None), "suite").await?;
     let done: Vec<_> =
@@ -295,11 +303,14 @@ async fn a_replay_by_the_ledger_returns_to_its_own_subscription(stage: Stage) ->
     came_back(&stage, &bench, message).await?;
     let again =
         ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Replay(None), "suite").await?;
-    assert!(again.iter().all(|answer| answer.changed != Changed::Done), "it is dead no more: {again:?}");
+    assert!(
+        again.iter().all(|answer| answer.changed != Changed::Done),
+        "it is not a dead letter any more: {again:?}"
+    );
     stage.subscribe("orders.dlq", "audit").await?.nothing().await
 }
 
-async fn a_consumer_of_dead_letters_tries_again_at_the_longest_delay(stage: Stage) -> Outcome {
+async fn a_consumer_of_dead_letters_retries_at_the_longest_delay(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::Reject("not today".into())).await?;
     let base = stage.settings("orders.dlq", "audit");
@@ -327,7 +338,7 @@ async fn a_consumer_of_dead_letters_tries_again_at_the_longest_delay(stage: Stag
         assert!(pair[1].counts().0 > pair[0].counts().0, "counted");
     }
     let last = &runs[3].message.headers;
-    assert_eq!(last.get_text(wire::ORIGINAL_TOPIC), Some(&*stage.topic("orders")), "where it came from");
+    assert_eq!(last.get_text(wire::ORIGINAL_TOPIC), Some(&*stage.topic("orders")), "its original topic");
     assert_eq!(last.get_text(wire::SUBSCRIPTION), Some("mail"));
     Ok(())
 }

@@ -1,25 +1,25 @@
-//! What came out.
+//! The results.
 
 use serde::Serialize;
 use std::fmt;
 
-/// Which part of the promises a case belongs to.
+/// Part of the promises that a case belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub enum Group {
-    /// What is declared is there, and what is not is refused.
+    /// Declared capabilities work, and undeclared ones are refused.
     Declaring,
-    /// Messages arrive, whole, where they should.
+    /// Messages arrive unchanged at the right subscriptions.
     Carrying,
     /// Deliveries are settled once.
     Settling,
-    /// Counts hold.
+    /// Counts and limits are exact.
     Budgets,
-    /// What is given up is kept and can be replayed.
+    /// Rejected messages are kept and can be replayed.
     Rejecting,
-    /// Delays, and control over what waits.
+    /// Delays, and control over pending messages.
     Waiting,
-    /// Starting, stopping, crashing.
+    /// Starting, stopping and crashing.
     Living,
     /// Recovery from faults of the network and the server.
     Connecting,
@@ -31,52 +31,52 @@ impl fmt::Display for Group {
     }
 }
 
-/// How a case came out.
+/// Result of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The promise was kept.
     Pass,
-    /// Declared absent, and seen to be refused.
+    /// The capability is declared absent, and the transport refused it.
     Refused,
     /// The promise was broken.
     Fail,
-    /// Left out by name, or the server was not ours to restart.
+    /// Excluded by name, or the server cannot be restarted.
     Skipped,
 }
 
 /// One cell of the matrix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CaseReport {
-    /// The column.
+    /// Column.
     pub transport: String,
-    /// The row.
+    /// Row.
     pub case: String,
-    /// The rows that it stands among.
+    /// Group of the row.
     pub group: Group,
-    /// The cell.
+    /// Result.
     #[serde(rename = "result")]
     pub verdict: Verdict,
-    /// Why, where it did not pass; what was measured, where it did.
+    /// The reason if it did not pass; the measurements if it did.
     pub detail: String,
 }
 
-/// One column of the matrix, in the order of the rows. A case without meaning for the transport is not in it.
+/// One column of the matrix, in the order of the rows. Inapplicable cases are not included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The cells.
+    /// Cells.
     pub cases: Vec<CaseReport>,
-    /// How many cases no filter asked for.
+    /// Number of cases that the filters excluded.
     pub filtered_out: usize,
 }
 
 impl Report {
-    /// How many came out so.
+    /// Returns the number of cases with this result.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.cases.iter().filter(|case| case.verdict == verdict).count()
     }
 
-    /// Whether nothing failed.
+    /// Whether no case failed.
     pub fn is_ok(&self) -> bool {
         self.count(Verdict::Fail) == 0
     }

@@ -1,4 +1,4 @@
-//! Running the cases: at once as far as they may, each on a rig of its own, none for ever.
+//! Runs the cases: in parallel where possible, each on its own rig, and with a time limit.
 
 use super::{
     Case, CaseReport, Report, Stage, Verdict,
@@ -17,23 +17,24 @@ use std::{
     time::Duration,
 };
 
-/// Which cases to run, and how.
+/// Selection of cases, and how they run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Only cases whose name, written `Group::name`, contains one of these; all if there is none.
+    /// Runs only cases whose name, written `Group::name`, contains one of these; all if empty.
     pub filters: Vec<String>,
-    /// Filters and skips must be the whole name.
+    /// Whether filters and skips must be the whole name.
     pub exact: bool,
-    /// Cases whose name contains one of these are reported as skipped.
+    /// Reports cases whose name contains one of these as skipped.
     pub skip: Vec<String>,
-    /// How many run at once; what [`Rig::at_once`] says if none.
+    /// Number of cases that run at once; [`Rig::at_once`] if `None`.
     pub parallel: Option<usize>,
-    /// A case that has not ended by then, in real time, hangs: it fails. One that restarts its server has twice as long.
+    /// Time limit of a case, in real time. A case that exceeds it fails. Cases that restart their
+    /// server have twice as long.
     pub limit: Duration,
 }
 
 impl Default for Options {
-    /// All cases, two minutes each.
+    /// Returns all cases, with two minutes each.
     fn default() -> Self {
         Self { filters: vec![], exact: false, skip: vec![], parallel: None, limit: Duration::from_secs(120) }
     }
@@ -57,22 +58,23 @@ impl Case {
         format!("{}::{}", self.group, self.name)
     }
 
-    /// Cases that restart the broker disturb every other.
+    /// Cases that restart the broker disturb every other case.
     fn runs_alone(&self) -> bool {
         self.needs.contains(&Need::Restart)
     }
 
-    /// Cases that measure how soon a transport recovers run apart from those that use the processor.
+    /// Cases that measure the recovery time run separately from those that use the processor.
     fn is_proxied(&self) -> bool {
         self.needs.contains(&Need::Proxy)
     }
 }
 
-/// Runs the suite on what `factory` makes, a rig for each case. `seen` hears of each result, in the
-/// order of the matrix.
+/// Runs the suite with a rig of `factory` for each case. `seen` receives each result, in the order
+/// of the matrix.
 ///
-/// Cases run at once, up to [`Options::parallel`]; those that restart the broker come after them, and last those over a
-/// proxy, see [`Rig::proxied_at_once`]. A panic is a failure, and so is a case that does not end in time.
+/// Up to [`Options::parallel`] cases run at once, then those that restart the broker, and last
+/// those over a proxy, see [`Rig::proxied_at_once`]. A panic is a failure, and so is a case that
+/// exceeds its time limit.
 pub async fn run_all<R: Rig>(
     factory: impl Fn() -> R,
     options: &Options,
@@ -100,7 +102,7 @@ pub async fn run_all<R: Rig>(
         if fate == Fate::NoCell {
             continue;
         }
-        let fate = if options.matches(case, &options.skip) { Fate::Skip("left out by name") } else { fate };
+        let fate = if options.matches(case, &options.skip) { Fate::Skip("excluded by name") } else { fate };
         let jobs = match (case.is_proxied(), case.runs_alone()) {
             (true, _) => &mut proxied,
             (false, true) => &mut alone,
@@ -121,7 +123,8 @@ pub async fn run_all<R: Rig>(
                     (_, Fate::Skip(why)) => (Verdict::Skipped, why.to_owned()),
                     (Err(error), _) => (Verdict::Fail, error.clone()),
                     (Ok(_), fate) => {
-                        // Names are cut short, so the row makes sure that no two cases share a topic.
+                        // Names are truncated, so the row number ensures that no two cases share a
+                        // topic.
                         let namespace = Namespace::new(&case.name, &format!("{run}-{row}"));
                         watch(Arc::new(factory()), case, fate, namespace, options.limit).await
                     }
@@ -130,7 +133,7 @@ pub async fn run_all<R: Rig>(
                 (row, CaseReport { transport, case: name, group: case.group, verdict, detail })
             }
         });
-        // They end in any order and are reported in that of the matrix.
+        // They end in any order, and are reported in the order of the matrix.
         let mut ended = BTreeMap::new();
         let mut results = stream::iter(jobs).buffer_unordered(parallel);
         while let Some((row, cell)) = results.next().await {
@@ -145,7 +148,8 @@ pub async fn run_all<R: Rig>(
     report
 }
 
-/// What decides which cases have a meaning. A broker that cannot be reached fails all of them.
+/// Determines the facts that decide which cases apply. If the broker cannot be reached, all cases
+/// fail.
 async fn facts(rig: &Arc<dyn Rig>, run: &str) -> Result<Facts, String> {
     let stage = Stage::open(rig.clone(), Namespace::new("facts", run)).await;
     let stage = stage.map_err(|error| format!("no connection: {}", chain(&error)))?;
@@ -162,8 +166,9 @@ async fn facts(rig: &Arc<dyn Rig>, run: &str) -> Result<Facts, String> {
     Ok(facts)
 }
 
-/// Runs one case in a task of its own, and gives up on it after `limit`. One that restarts its server has twice as long,
-/// since that may take half a minute each time, and its time begins when the server is there.
+/// Runs one case in a separate task, and aborts it after `limit`. A case that restarts its server
+/// has twice as long, since each restart may take half a minute, and its time begins when the
+/// server has started.
 async fn watch(
     rig: Arc<dyn Rig>,
     case: &Case,
@@ -200,10 +205,10 @@ async fn watch(
     let ended = tokio::select! {
         biased;
         ended = &mut task => ended,
-        // Real time, whatever the case's clock does.
+        // Real time, even if the case uses a virtual clock.
         () = SystemClock::new().sleep(limit) => {
             task.abort();
-            return (Verdict::Fail, format!("hangs: no end after {limit:?}"));
+            return (Verdict::Fail, format!("hangs: not finished after {limit:?}"));
         }
     };
     match ended {
@@ -217,11 +222,11 @@ async fn watch(
 async fn refusal(stage: &Stage, need: Need) -> Result<(Verdict, String), BoxError> {
     match attempt(stage, need).await? {
         Answer::Refused(text) => Ok((Verdict::Refused, text)),
-        Answer::Accepted => Err(failure(format!("{need:?} is declared absent, and was accepted"))),
+        Answer::Accepted => Err(failure(format!("{need:?} is declared absent, but was accepted"))),
     }
 }
 
-/// An error with its causes.
+/// Returns an error with its causes.
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -230,5 +235,5 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("panicked: {}", text.as_deref().unwrap_or("with something that is no text"))
+    format!("panicked: {}", text.as_deref().unwrap_or("with a payload that is not text"))
 }

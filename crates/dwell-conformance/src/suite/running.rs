@@ -1,4 +1,4 @@
-//! Living, with pumps at work: stopping, crashing, stalling, and a broker that goes away in the middle of everything.
+//! Living, with pumps at work: stopping, crashing, stalling, and a broker that restarts under load.
 
 use super::{Bench, Case, Outcome, Run, Stage, Way, case};
 use dwell_core::{BoxError, Due, Envelope, Lease};
@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Living, a_clean_stop_leaves_no_duplicate_and_loses_nothing, Waits),
-        case!(Living, an_engine_that_is_killed_loses_nothing_and_its_counts_stay_right, Waits),
-        case!(Living, a_handler_longer_than_any_poll_interval_keeps_its_message, Waits),
-        case!(Living, a_stalled_handler_bounds_what_is_held, Waits),
-        case!(Living, what_is_released_is_bounded_too, Waits),
-        case!(Living, a_broker_restart_in_the_middle_of_everything, Waits, Restart),
+        case!(Living, a_killed_engine_loses_nothing_and_counts_stay_correct, Waits),
+        case!(Living, a_handler_slower_than_any_poll_interval_keeps_its_message, Waits),
+        case!(Living, a_stalled_handler_limits_the_number_of_leased_messages, Waits),
+        case!(Living, the_number_of_released_messages_is_limited, Waits),
+        case!(Living, a_broker_restart_under_load_loses_nothing, Waits, Restart),
     ]
 }
 
@@ -25,7 +25,7 @@ async fn a_clean_stop_leaves_no_duplicate_and_loses_nothing(stage: Stage) -> Out
     let first = Bench::new(&stage).await?;
     let settings = SubscriptionSettings {
         concurrency: 2,
-        // Nobody waits for that when it is time to go.
+        // A shutdown does not wait for this delay.
         release_delay: stage.pace().lease * 4,
         ..stage.settings("orders", "mail")
     };
@@ -35,7 +35,7 @@ async fn a_clean_stop_leaves_no_duplicate_and_loses_nothing(stage: Stage) -> Out
         _ => None,
     });
     let pump = first.engine.subscribe(settings.clone(), work).await?;
-    // What is done lies behind what is released, so that a log has gaps.
+    // The finished messages are behind the released ones, so that a log has gaps.
     let early = ["released-1", "done-1", "done-2", "released-2", "done-3", "done-4", "done-5", "done-6"];
     let late = ["running-1", "running-2", "waiting-1", "waiting-2", "waiting-3", "waiting-4"];
     for id in early {
@@ -55,7 +55,7 @@ async fn a_clean_stop_leaves_no_duplicate_and_loses_nothing(stage: Stage) -> Out
         stage.pass(settings.shutdown_timeout).await;
     }
     stopping.join().await??;
-    assert_eq!(pump.counts().lost, 0, "nothing was taken from it");
+    assert_eq!(pump.counts().lost, 0, "no lease was lost");
 
     let second = first.again().await?;
     let next = second.handle(settings, |_, _| Verdict::ACK).await?;
@@ -69,11 +69,11 @@ async fn a_clean_stop_leaves_no_duplicate_and_loses_nothing(stage: Stage) -> Out
         let expected = if id.starts_with("released") { 2 } else { 1 };
         assert_eq!(times.get(id), Some(&expected), "runs of `{id}`");
     }
-    assert_eq!(pump.counts().handled + next.counts().handled, total as u64, "each succeeded once");
+    assert_eq!(pump.counts().handled + next.counts().handled, total as u64, "each message succeeded once");
     Ok(())
 }
 
-async fn an_engine_that_is_killed_loses_nothing_and_its_counts_stay_right(stage: Stage) -> Outcome {
+async fn a_killed_engine_loses_nothing_and_counts_stay_correct(stage: Stage) -> Outcome {
     let gate = Arc::new(Semaphore::new(0));
     let first = Bench::new(&stage).await?;
     let settings = SubscriptionSettings { concurrency: 2, ..stage.settings("orders", "mail") };
@@ -93,7 +93,7 @@ async fn an_engine_that_is_killed_loses_nothing_and_its_counts_stay_right(stage:
     let seen: BTreeSet<_> = runs[2..].iter().map(Run::id).collect();
     assert_eq!(seen, BTreeSet::from(["a", "b", "c", "d", "e"]));
     for run in &runs[2..] {
-        assert_eq!(run.counts(), (0, 0), "`{}`: a crash is no handling", run.id());
+        assert_eq!(run.counts(), (0, 0), "`{}`: a crash does not count as handled", run.id());
         let had = begun.iter().any(|begun| begun.id() == run.id());
         if stage.capabilities().counts_deliveries {
             let possible = if had { 2..=2 } else { 1..=2 };
@@ -103,7 +103,7 @@ async fn an_engine_that_is_killed_loses_nothing_and_its_counts_stay_right(stage:
     Ok(())
 }
 
-async fn a_handler_longer_than_any_poll_interval_keeps_its_message(stage: Stage) -> Outcome {
+async fn a_handler_slower_than_any_poll_interval_keeps_its_message(stage: Stage) -> Outcome {
     let gate = Arc::new(Semaphore::new(0));
     let one = Bench::new(&stage).await?;
     let two = one.again().await?;
@@ -127,7 +127,7 @@ async fn a_handler_longer_than_any_poll_interval_keeps_its_message(stage: Stage)
     }
     one.runs.until(before + 1).await?;
     stage.look().await;
-    // Without an order between competing consumers, the other one may have begun as well.
+    // Without key order between competing consumers, the other engine may have started one as well.
     let begun = if stage.capabilities().key_order { 1 } else { one.runs.len() - before };
     assert!(begun <= 2, "{begun} are running");
     stage.pass(stage.pace().session + stage.pace().lease * 2).await;
@@ -141,8 +141,9 @@ async fn a_handler_longer_than_any_poll_interval_keeps_its_message(stage: Stage)
     Ok(())
 }
 
-/// Who share by partitions have to agree first, and what runs before they did may change hands. So until each of them was
-/// given something; where there is one partition, one of them never is.
+/// Waits until each engine has received a message. Engines that share by partitions must rebalance
+/// first, and messages that run before that may be redelivered to the other. With a single
+/// partition, one of them never receives any.
 async fn agree(benches: [&Bench; 2], pumps: &[Pump]) -> Outcome {
     const ROUNDS: usize = 10;
     const EACH: usize = 8;
@@ -164,7 +165,7 @@ async fn agree(benches: [&Bench; 2], pumps: &[Pump]) -> Outcome {
     Ok(())
 }
 
-async fn a_stalled_handler_bounds_what_is_held(stage: Stage) -> Outcome {
+async fn a_stalled_handler_limits_the_number_of_leased_messages(stage: Stage) -> Outcome {
     const COUNT: usize = 300;
     let gate = Arc::new(Semaphore::new(0));
     let bench = Bench::new(&stage).await?;
@@ -186,9 +187,9 @@ async fn a_stalled_handler_bounds_what_is_held(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn what_is_released_is_bounded_too(stage: Stage) -> Outcome {
+async fn the_number_of_released_messages_is_limited(stage: Stage) -> Outcome {
     const COUNT: usize = 1500;
-    /// What may wait outside the handlers.
+    /// Maximum number of released messages that wait outside the handlers.
     const ASIDE: usize = 1000;
     let bench = Bench::new(&stage).await?;
     let release_delay = stage.long();
@@ -205,7 +206,7 @@ async fn what_is_released_is_bounded_too(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Sends until it is confirmed, as the broker may be on its way up.
+/// Sends until the send is confirmed, because the broker may still be starting.
 async fn send_surely(stage: &Stage, bench: &Bench, envelope: Envelope) -> Outcome {
     let (clock, start) = (stage.clock(), stage.clock().elapsed());
     loop {
@@ -219,7 +220,7 @@ async fn send_surely(stage: &Stage, bench: &Bench, envelope: Envelope) -> Outcom
     }
 }
 
-async fn a_broker_restart_in_the_middle_of_everything(stage: Stage) -> Outcome {
+async fn a_broker_restart_under_load_loses_nothing(stage: Stage) -> Outcome {
     const EACH: usize = 5;
     const KINDS: [&str; 5] = ["plain", "late", "deferred", "failing", "rejected"];
     let (bench, delay) = (Bench::new(&stage).await?, stage.pace().delay);
@@ -243,7 +244,7 @@ async fn a_broker_restart_in_the_middle_of_everything(stage: Stage) -> Outcome {
             .await?;
         audits.push(stage.subscribe(&format!("{}.dlq", way.topic()), "audit").await?);
     }
-    // Before a restart, after it, and after another.
+    // Before a restart, after it, and after a second one.
     let mut sent = BTreeSet::new();
     for round in 0..3 {
         for (way, kind) in Way::BOTH.map(|way| KINDS.map(|kind| (way, kind))).concat() {
@@ -270,12 +271,12 @@ async fn a_broker_restart_in_the_middle_of_everything(stage: Stage) -> Outcome {
         stage.until(|| done().len() >= expected.len()).await;
     }
     let lost: Vec<_> = expected.difference(&done()).cloned().collect();
-    assert!(lost.is_empty(), "never done: {lost:?}");
-    assert_eq!(done().len(), expected.len(), "something was done that nobody sent");
+    assert!(lost.is_empty(), "never handled: {lost:?}");
+    assert_eq!(done().len(), expected.len(), "a message was handled that was not sent");
     let mut dead = BTreeSet::new();
     for (audit, way) in audits.iter().zip(Way::BOTH) {
         let of: BTreeSet<_> = rejected.iter().filter(|id| id.contains(way.topic())).cloned().collect();
-        // A message that was taken from its handler may have been rejected twice.
+        // A message whose lease was lost may have been rejected twice.
         while !of.is_subset(&dead) {
             for delivery in audit.take_many(1).await? {
                 dead.insert(delivery.message.id.to_string());
@@ -283,6 +284,6 @@ async fn a_broker_restart_in_the_middle_of_everything(stage: Stage) -> Outcome {
             }
         }
     }
-    assert_eq!(dead, rejected, "all that was rejected, and nothing else");
+    assert_eq!(dead, rejected, "exactly the rejected messages");
     Ok(())
 }

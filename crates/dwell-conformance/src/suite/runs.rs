@@ -1,4 +1,4 @@
-//! What handlers saw.
+//! A record of handler runs.
 
 use super::{Outcome, Stage, failure};
 use dwell_core::{Attempts, BoxError, Clock, Message, Text, Timestamp};
@@ -9,14 +9,14 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// One run of a handler.
+/// A run of a handler.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) message: Message,
     pub(super) subscription: Text,
     /// When it started, in elapsed time.
     pub(super) at: Duration,
-    /// When it started, on the wall.
+    /// When it started, in wall time.
     pub(super) now: Timestamp,
     pub(super) deliveries: Option<u32>,
 }
@@ -26,14 +26,14 @@ impl Run {
         &self.message.id.0
     }
 
-    /// Both counts, as it came.
+    /// Returns both counts at the start of the run.
     pub(super) fn counts(&self) -> (u32, u32) {
         let Attempts { handled, failed } = self.message.attempts;
         (handled, failed)
     }
 }
 
-/// The two pumps.
+/// The two kinds of pumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Async,
@@ -43,7 +43,7 @@ pub(super) enum Way {
 impl Way {
     pub(super) const BOTH: [Self; 2] = [Self::Async, Self::Blocking];
 
-    /// A topic of its own, so that one case tells the same story of both.
+    /// Returns a separate topic for each kind, so that one case tests both.
     pub(super) fn topic(self) -> &'static str {
         match self {
             Self::Async => "orders",
@@ -52,7 +52,7 @@ impl Way {
     }
 }
 
-/// What handlers saw, in order. A clone is the same record.
+/// The runs of all handlers, in order. A clone shares the record.
 #[derive(Clone)]
 pub(super) struct Runs {
     stage: Stage,
@@ -69,7 +69,7 @@ impl Runs {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a run; says how many of this message the subscription has had before.
+    /// Records a run. Returns the number of earlier runs of this message in the subscription.
     fn record(&self, message: &Message, context: &Context) -> usize {
         let (at, now) = (self.clock.elapsed(), self.clock.now());
         let (subscription, deliveries) = (context.place.subscription.clone(), context.deliveries);
@@ -81,7 +81,8 @@ impl Runs {
         before
     }
 
-    /// A handler that remembers each run and ends it as `verdict` says, given the number of runs before it.
+    /// Returns a handler that records each run and ends it with `verdict`, which receives the
+    /// number of earlier runs.
     pub(super) fn work(
         &self,
         way: Way,
@@ -100,7 +101,7 @@ impl Runs {
         }
     }
 
-    /// The same, async, where a run without a verdict of its own succeeds as soon as it finds a permit.
+    /// The same, async. A run without a verdict acks as soon as it gets a permit.
     pub(super) fn gated(
         &self,
         gate: &Arc<Semaphore>,
@@ -116,14 +117,14 @@ impl Runs {
                 }
                 match gate.acquire().await {
                     Ok(permit) => permit.forget(),
-                    Err(_) => return Verdict::fail("the gate is gone"),
+                    Err(_) => return Verdict::fail("the gate is closed"),
                 }
                 Verdict::ACK
             }
         }))
     }
 
-    /// All of them so far.
+    /// Returns all runs so far.
     pub(super) fn all(&self) -> Vec<Run> {
         self.lock().clone()
     }
@@ -132,7 +133,7 @@ impl Runs {
         self.lock().len()
     }
 
-    /// Those of one message.
+    /// Returns the runs of one message.
     pub(super) fn of(&self, id: &str) -> Vec<Run> {
         self.lock().iter().filter(|run| run.id() == id).cloned().collect()
     }
@@ -143,18 +144,19 @@ impl Runs {
         if self.len() < count { self.exactly(count) } else { Ok(self.all()) }
     }
 
-    /// There have been `count` runs, and nothing that can happen now makes it more.
+    /// Checks that there have been `count` runs, and that no more follow.
     pub(super) async fn still(&self, count: usize) -> Result<Vec<Run>, BoxError> {
         self.stage.look().await;
         self.exactly(count)
     }
 
-    /// Lets time pass until `delay` after `start`. Until just before that there are `count` runs, as finely as this clock
-    /// can tell.
+    /// Lets time pass until `delay` after `start`. Checks that there are `count` runs until just
+    /// before that, within the precision of this clock.
     pub(super) async fn still_before(&self, count: usize, start: Duration, delay: Duration) -> Outcome {
         let time = (start + delay).saturating_sub(self.clock.elapsed());
         let left = self.stage.pass_almost(time).await;
-        // Looked at first: in real time, it may be over by the time that the clock is asked.
+        // The runs are read first, because in real time the delay may be over by the time the clock
+        // is read.
         let seen = self.exactly(count);
         if self.stage.is_before(start, delay) {
             seen?;
@@ -169,6 +171,6 @@ impl Runs {
             return Ok(all);
         }
         let shown: Vec<_> = all.iter().take(20).map(|run| (run.id(), run.at, run.counts())).collect();
-        Err(failure(format!("{} runs where {count} were expected: {shown:?}", all.len())))
+        Err(failure(format!("{} runs, expected {count}: {shown:?}", all.len())))
     }
 }

@@ -1,4 +1,5 @@
-//! Settling: a delivery is settled once, by whoever has it, and otherwise comes back.
+//! Settling: a delivery is settled once, by the consumer that holds its lease, and is redelivered
+//! otherwise.
 
 use super::{Case, Member, Outcome, Stage, case};
 use dwell_core::{Action, Attempts, Delivery, Due, Envelope, ErrorKind, Subscription};
@@ -12,23 +13,23 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Settling, release_redelivers, Release),
         case!(Settling, release_of_one_of_two_messages_leaves_the_other, Release),
         case!(Settling, a_release_is_not_counted, Release, Counts),
-        case!(Settling, an_unsettled_delivery_comes_back_after_its_lease, Timed),
-        case!(Settling, an_unsettled_delivery_comes_back_after_its_session, Session),
-        case!(Settling, a_receipt_identifies_its_message_over_redeliveries, Timed),
+        case!(Settling, an_unsettled_delivery_is_redelivered_after_its_lease, Timed),
+        case!(Settling, an_unsettled_delivery_is_redelivered_after_its_session, Session),
+        case!(Settling, a_receipt_identifies_its_message_across_redeliveries, Timed),
         case!(Settling, redeliveries_are_counted, Timed, Counts),
-        case!(Settling, a_lease_can_be_chosen_by_the_call, Timed),
+        case!(Settling, a_receive_can_choose_its_lease, Timed),
         case!(Settling, extend_keeps_a_delivery_beyond_its_lease, Timed),
-        case!(Settling, a_session_keeps_a_delivery_however_long, Session),
+        case!(Settling, a_session_keeps_a_delivery_without_a_time_limit, Session),
         case!(Settling, a_stale_receipt_is_refused_after_its_lease, Timed),
         case!(Settling, a_stale_receipt_moves_nothing, Timed, Move),
         case!(Settling, a_stale_receipt_is_refused_after_its_session, Session),
-        case!(Settling, a_move_writes_the_message_as_it_stands, Move),
+        case!(Settling, a_move_writes_the_current_message, Move),
         case!(Settling, a_move_to_the_subscription_alone_does_not_fan_out, Move, FanOut),
         case!(Settling, a_move_to_the_dead_letters_removes_the_original, Move),
         case!(Settling, a_move_to_another_topic, MoveAnywhere),
         case!(Settling, a_delayed_move_is_absent_before_and_present_after, Move, Delay),
-        case!(Settling, a_receive_that_is_dropped_loses_nothing),
-        case!(Settling, closing_a_consumer_gives_back_what_it_holds),
+        case!(Settling, a_dropped_receive_loses_nothing),
+        case!(Settling, closing_a_consumer_releases_its_deliveries),
     ]
 }
 
@@ -44,7 +45,8 @@ async fn ack_removes(stage: Stage) -> Outcome {
 }
 
 async fn deliveries_are_settled_out_of_order(stage: Stage) -> Outcome {
-    // One key, so that a log has them all in one partition, and no order, so that all are given out at once.
+    // One key, so that a log has them all in one partition, and no order, so that all are delivered
+    // at once.
     let subscription = Subscription { ordered: false, ..stage.subscription("orders", "mail") };
     stage.declare(&subscription).await?;
     let mail = stage.join(&subscription).await?;
@@ -57,7 +59,8 @@ async fn deliveries_are_settled_out_of_order(stage: Stage) -> Outcome {
     drop(d);
     stage.pass(stage.pace().lease).await;
     mail.leave().await?;
-    // What was never settled is never skipped. A log may give more again, as after any fault, and never less.
+    // Unsettled messages are never skipped. A log may redeliver more, as after any fault, but never
+    // less.
     let next = stage.join(&mail.subscription).await?;
     let mut left = next.take_many(1).await?;
     left.extend(next.some(10).await?);
@@ -76,7 +79,7 @@ async fn release_redelivers(stage: Stage) -> Outcome {
     let before = a.message.clone();
     mail.settled(a, Action::Release).await?;
     let [again] = mail.take().await?;
-    assert_eq!(again.message, before, "back as it came, not counted as handled");
+    assert_eq!(again.message, before, "redelivered unchanged, not counted as handled");
     mail.ack(again).await?;
     mail.nothing().await
 }
@@ -105,7 +108,7 @@ async fn a_release_is_not_counted(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn an_unsettled_delivery_comes_back_after_its_lease(stage: Stage) -> Outcome {
+async fn an_unsettled_delivery_is_redelivered_after_its_lease(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let other = stage.join(&mail.subscription).await?;
     stage.send("orders", &["a"]).await?;
@@ -117,7 +120,7 @@ async fn an_unsettled_delivery_comes_back_after_its_lease(stage: Stage) -> Outco
     other.ack(again).await
 }
 
-async fn a_receipt_identifies_its_message_over_redeliveries(stage: Stage) -> Outcome {
+async fn a_receipt_identifies_its_message_across_redeliveries(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let identities = |deliveries: &[Delivery; 2]| {
         BTreeSet::from_iter(deliveries.iter().map(|delivery| delivery.receipt.identity()))
@@ -125,17 +128,17 @@ async fn a_receipt_identifies_its_message_over_redeliveries(stage: Stage) -> Out
     stage.send("orders", &["a", "a"]).await?;
     let (start, first) = (stage.clock().elapsed(), mail.take().await?);
     let both = identities(&first);
-    assert_eq!(both.len(), 2, "two messages of one id and content");
+    assert_eq!(both.len(), 2, "two messages with one id and content");
     let again: [Delivery; 2] = mail.take_after(start, stage.pace().lease).await?;
-    assert_eq!(identities(&again), both, "each is the same message as before");
+    assert_eq!(identities(&again), both, "the identities stay the same");
     mail.ack_all(again).await?;
     stage.send("orders", &["a", "a"]).await?;
     let others = identities(&mail.take().await?);
-    assert!(others.is_disjoint(&both), "no identity is used again: {others:?}, {both:?}");
+    assert!(others.is_disjoint(&both), "no identity is reused: {others:?}, {both:?}");
     Ok(())
 }
 
-async fn an_unsettled_delivery_comes_back_after_its_session(stage: Stage) -> Outcome {
+async fn an_unsettled_delivery_is_redelivered_after_its_session(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     stage.send("orders", &["a"]).await?;
     let transport = stage.connect().await?;
@@ -163,7 +166,7 @@ async fn redeliveries_are_counted(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn a_lease_can_be_chosen_by_the_call(stage: Stage) -> Outcome {
+async fn a_receive_can_choose_its_lease(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let (lease, start) = (stage.pace().lease, stage.clock().elapsed());
     stage.send("orders", &["a"]).await?;
@@ -185,14 +188,14 @@ async fn extend_keeps_a_delivery_beyond_its_lease(stage: Stage) -> Outcome {
     let lease = stage.pace().lease;
     stage.send("orders", &["a", "b"]).await?;
     let [a, lost] = mail.take().await?;
-    // Often, so that who falls asleep for a while is still in time.
+    // Often, so that a delayed test is still in time.
     for _ in 0..6 {
         stage.pass(lease / 3).await;
         let gone = mail.consumer.extend(vec![a.receipt.lease()], None).await?;
-        assert!(gone.is_empty(), "it was renewed in time");
+        assert!(gone.is_empty(), "the lease was renewed in time");
     }
     let [again] = mail.take().await?;
-    assert_eq!(&*again.message.id.0, "b", "the other one was not renewed");
+    assert_eq!(&*again.message.id.0, "b", "the other lease was not renewed");
     let gone = mail.consumer.extend(vec![a.receipt.lease(), lost.receipt.lease()], Some(lease * 3)).await?;
     assert_eq!(gone, [lost.receipt.lease()]);
     mail.ack(again).await?;
@@ -201,7 +204,7 @@ async fn extend_keeps_a_delivery_beyond_its_lease(stage: Stage) -> Outcome {
     mail.ack(a).await
 }
 
-async fn a_session_keeps_a_delivery_however_long(stage: Stage) -> Outcome {
+async fn a_session_keeps_a_delivery_without_a_time_limit(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let other = stage.join(&mail.subscription).await?;
     agree(&stage, [&mail, &other]).await?;
@@ -213,8 +216,8 @@ async fn a_session_keeps_a_delivery_however_long(stage: Stage) -> Outcome {
             held = if mine { mail.some(1).await? } else { other.some(1).await? };
         }
     }
-    assert_eq!(held.len(), 1, "it did not come");
-    // Longer than any lease or poll interval, and nobody receives meanwhile.
+    assert_eq!(held.len(), 1, "the message was not delivered");
+    // Longer than any lease or poll interval, without a receive.
     stage.pass(stage.pace().session + stage.pace().lease * 2).await;
     let (holder, idle) = if mine { (&mail, &other) } else { (&other, &mail) };
     idle.nothing().await?;
@@ -222,11 +225,12 @@ async fn a_session_keeps_a_delivery_however_long(stage: Stage) -> Outcome {
     holder.ack_all(held).await
 }
 
-/// How often one looks for what must come, where one of two may get it.
+/// Maximum number of receives without a delivery, where another consumer may get it.
 const IN_VAIN: usize = 20;
 
-/// Who share by partitions have to agree first, and what was handed out before they did may change hands. So until each of
-/// them was given something; where there is one partition, one of them never is.
+/// Waits until each consumer has received a message. Consumers that share by partitions must
+/// rebalance first, and messages delivered before that may be redelivered to the other. With a
+/// single partition, one of them never receives any.
 async fn agree(stage: &Stage, members: [&Member; 2]) -> Outcome {
     const ROUNDS: usize = 10;
     let mut given = [false; 2];
@@ -240,12 +244,12 @@ async fn agree(stage: &Stage, members: [&Member; 2]) -> Outcome {
                 for delivery in member.some(10).await? {
                     *given = true;
                     left.remove(&*delivery.message.id.0);
-                    // One that has changed hands comes again.
+                    // A message whose partition has moved is redelivered.
                     member.settle(delivery, Action::ACK).await;
                 }
             }
             in_vain = if left.len() < before { 0 } else { in_vain + 1 };
-            assert!(in_vain < IN_VAIN, "{left:?} did not come");
+            assert!(in_vain < IN_VAIN, "{left:?} were not delivered");
         }
         if given == [true; 2] {
             break;
@@ -265,7 +269,7 @@ async fn agree(stage: &Stage, members: [&Member; 2]) -> Outcome {
     }
 }
 
-/// A delivery whose lease has run out, and the same message in other hands.
+/// Returns a delivery whose lease has expired, and the same message at another consumer.
 async fn overtaken(stage: &Stage) -> Result<(Member, Delivery, Member, Delivery), dwell_core::BoxError> {
     let late = stage.subscribe("orders", "mail").await?;
     let next = stage.join(&late.subscription).await?;
@@ -312,7 +316,7 @@ async fn a_stale_receipt_is_refused_after_its_session(stage: Stage) -> Outcome {
     last.ack(again).await
 }
 
-async fn a_move_writes_the_message_as_it_stands(stage: Stage) -> Outcome {
+async fn a_move_writes_the_current_message(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     stage.send("orders", &["a"]).await?;
     let [mut a] = mail.take().await?;
@@ -379,13 +383,13 @@ async fn a_delayed_move_is_absent_before_and_present_after(stage: Stage) -> Outc
     mail.ack(again).await
 }
 
-async fn a_receive_that_is_dropped_loses_nothing(stage: Stage) -> Outcome {
+async fn a_dropped_receive_loses_nothing(stage: Stage) -> Outcome {
     const ROUNDS: usize = 20;
     let mail = stage.subscribe("orders", "mail").await?;
     let names: Vec<_> = (10..10 + ROUNDS).map(|n| n.to_string()).collect();
     let mut seen = BTreeSet::new();
     for (round, name) in names.iter().enumerate() {
-        // Dropped before, after or in the middle of the message's arrival.
+        // Dropped before, after or during the arrival of the message.
         let mut receive = mail.consumer.receive(10, stage.pace().lease, None);
         let mut batch = poll!(&mut receive);
         stage.send("orders", &[name]).await?;
@@ -404,14 +408,18 @@ async fn a_receive_that_is_dropped_loses_nothing(stage: Stage) -> Outcome {
         }
     }
     for delivery in mail.take_many(ROUNDS - seen.len()).await? {
-        assert!(seen.insert(delivery.message.id.to_string()), "`{}` came twice", delivery.message.id);
+        assert!(
+            seen.insert(delivery.message.id.to_string()),
+            "`{}` was delivered twice",
+            delivery.message.id
+        );
         mail.ack(delivery).await?;
     }
     assert_eq!(seen, names.into_iter().collect());
     mail.nothing().await
 }
 
-async fn closing_a_consumer_gives_back_what_it_holds(stage: Stage) -> Outcome {
+async fn closing_a_consumer_releases_its_deliveries(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     stage.send("orders", &["a"]).await?;
     let [held] = mail.take().await?;

@@ -1,4 +1,4 @@
-//! What a case has at hand.
+//! The environment of a case.
 
 use super::{Member, failure};
 use crate::{Namespace, Pace, Proxy, Rig, Time, skew::Skewed};
@@ -13,21 +13,21 @@ use std::{
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 
-/// One case's rig, namespace and connection. A clone is the same stage.
+/// Rig, namespace and connection of a case. A clone is the same stage.
 #[derive(Clone)]
 pub(super) struct Stage(Arc<Inner>);
 
 struct Inner {
     rig: Arc<dyn Rig>,
     namespace: Namespace,
-    /// Those that its connections lead through.
+    /// The proxies of its connections.
     proxies: Vec<Arc<Proxy>>,
     transport: Arc<dyn Transport>,
-    /// Everything that was opened, to be closed in the end.
+    /// All opened connections, to be closed at the end.
     opened: Mutex<Vec<Arc<dyn Transport>>>,
-    /// Every engine, to be stopped before that.
+    /// All engines, to be stopped before that.
     engines: Mutex<Vec<Engine>>,
-    /// What was measured.
+    /// Measurements.
     findings: Mutex<Vec<String>>,
 }
 
@@ -55,22 +55,22 @@ impl Stage {
         let opened = std::mem::take(&mut *lock(&self.0.opened));
         for transport in opened {
             if let Err(error) = transport.close().await {
-                tracing::warn!(%error, namespace = %self.0.namespace, "a connection was not closed cleanly");
+                tracing::warn!(%error, namespace = %self.0.namespace, "closing a connection failed");
             }
         }
     }
 
-    /// Stops this engine when the case has ended.
+    /// Stops this engine at the end of the case.
     pub(super) fn stop_in_the_end(&self, engine: &Engine) {
         lock(&self.0.engines).push(engine.clone());
     }
 
-    /// Tells something that was measured, for the report.
+    /// Adds a measurement to the report.
     pub(super) fn found(&self, finding: impl Into<String>) {
         lock(&self.0.findings).push(finding.into());
     }
 
-    /// All that was measured.
+    /// Returns all measurements.
     pub(super) fn findings(&self) -> String {
         lock(&self.0.findings).join("; ")
     }
@@ -108,7 +108,7 @@ impl Stage {
         self.0.rig.pass(time).await;
     }
 
-    /// All that can happen now has happened, as far as one can tell.
+    /// Waits until everything that can happen now has happened, as far as is known.
     pub(super) async fn settle_down(&self) {
         match self.0.rig.time() {
             Time::Virtual(clock) => clock.idle().await,
@@ -116,8 +116,8 @@ impl Stage {
         }
     }
 
-    /// Lets as much of `time` pass as must make no difference to what is due after it: all but its last millisecond on a
-    /// virtual clock, and half of it otherwise. Returns what is left.
+    /// Lets as much of `time` pass as possible without making anything due: all but its last
+    /// millisecond on a virtual clock, and half of it otherwise. Returns the rest.
     pub(super) async fn pass_almost(&self, time: Duration) -> Duration {
         let left = match self.0.rig.time() {
             Time::Virtual(_) => Duration::from_millis(1),
@@ -132,14 +132,14 @@ impl Stage {
         self.pace().patience + self.pace().delay * 100
     }
 
-    /// Whether it is certain that what is due `delay` after `start` is not yet due. In real time, who was asleep for too
-    /// long has seen nothing, and is too late for everything.
+    /// Whether a message that is due `delay` after `start` is certainly not due yet. In real time,
+    /// a delayed case may be too late.
     pub(super) fn is_before(&self, start: Duration, delay: Duration) -> bool {
         self.clock().elapsed() + self.blur() < start + delay
     }
 
-    /// A topic and a delay for what has to be done before that delay is over. In real time, who was too late tries once
-    /// more, with more time, and out of the way of what has come of it.
+    /// Returns a topic and a delay for steps that must be done within the delay. In real time, a
+    /// case that was too late tries again with a longer delay, in another topic.
     pub(super) fn rounds(&self) -> impl Iterator<Item = (String, Duration)> + use<> {
         let delay = self.pace().delay;
         let count = match self.0.rig.time() {
@@ -149,7 +149,7 @@ impl Stage {
         (0..count).map(move |round| (format!("orders-{round}"), delay * 4_u32.pow(round)))
     }
 
-    /// Waits until it is so, as long as one waits for what must come.
+    /// Waits until the condition holds, for at most the patience of the rig.
     pub(super) async fn until(&self, is: impl Fn() -> bool) {
         let (clock, patience) = (self.clock(), self.pace().patience);
         let start = clock.elapsed();
@@ -159,7 +159,7 @@ impl Stage {
         }
     }
 
-    /// Waits as long as one looks before believing that nothing comes.
+    /// Waits as long as a case watches before it concludes that no message arrives.
     pub(super) async fn look(&self) {
         self.settle_down().await;
         if let Time::Real = self.0.rig.time() {
@@ -167,7 +167,7 @@ impl Stage {
         }
     }
 
-    /// How much earlier than its time a lease may seem to end, on a clock that is not the case's own.
+    /// How much earlier a lease may seem to end, on a clock other than the case's.
     fn blur(&self) -> Duration {
         match self.0.rig.time() {
             Time::Virtual(_) => Duration::ZERO,
@@ -175,12 +175,13 @@ impl Stage {
         }
     }
 
-    /// A further connection to the same server.
+    /// Opens another connection to the same server.
     pub(super) async fn connect(&self) -> Result<Arc<dyn Transport>> {
         self.connect_with(self.0.rig.seams()).await
     }
 
-    /// A further connection, from a machine whose wall clock is off by so many milliseconds.
+    /// Opens another connection, from a machine whose wall clock is wrong by this number of
+    /// milliseconds.
     pub(super) async fn connect_skewed(&self, by: i64) -> Result<Arc<dyn Transport>> {
         let seams = self.0.rig.seams();
         let clock = Arc::new(Skewed::new(seams.clock.clone(), by));
@@ -193,7 +194,7 @@ impl Stage {
         Ok(transport)
     }
 
-    /// A connection to the store behind the transport, if it is tested with one.
+    /// Connects to the store of the transport, if it is tested with one.
     pub(super) async fn store(&self) -> Result<Option<Arc<dyn Transport>>> {
         self.store_with(self.0.rig.seams()).await
     }
@@ -204,14 +205,14 @@ impl Stage {
         Ok(store)
     }
 
-    /// A connection to a store that the transport does not need, if it is tested with one.
+    /// Connects to a store that the transport does not need, if it is tested with one.
     pub(super) async fn spare_store_with(&self, seams: Seams) -> Result<Option<Arc<dyn Transport>>> {
         let store = self.0.rig.spare_store(&self.0.namespace, seams).await?;
         lock(&self.0.opened).extend(store.clone());
         Ok(store)
     }
 
-    /// The topic that this case calls `name`.
+    /// Returns the full name of the topic that this case calls `name`.
     pub(super) fn topic(&self, name: &str) -> Text {
         self.0.namespace.topic(name)
     }
@@ -224,8 +225,8 @@ impl Stage {
         Subscription { lease: self.pace().lease, ..Subscription::new(self.topic(topic), name) }
     }
 
-    /// The settings of a subscription, at the pace of the rig, and without chance. Its own delays are a tenth of one
-    /// that is worth testing.
+    /// Returns the settings of a subscription, with the durations of the rig and without jitter.
+    /// Its own delays are a tenth of the test delay.
     pub(super) fn settings(&self, topic: &str, name: &str) -> SubscriptionSettings {
         let Pace { lease, delay, patience, .. } = self.pace();
         let retry = RetryPolicy { base_delay: delay / 10, max_delay: delay, jitter: 0.0, max_retries: 5 };
@@ -241,29 +242,29 @@ impl Stage {
         }
     }
 
-    /// Makes topics and subscriptions.
+    /// Creates topics and subscriptions.
     pub(super) async fn create(&self, topics: &[Topic], subscriptions: &[Subscription]) -> Result<()> {
         self.0.transport.provision(topics, subscriptions, OnMissing::Create).await
     }
 
-    /// Makes one subscription.
+    /// Creates a subscription.
     pub(super) async fn declare(&self, subscription: &Subscription) -> Result<()> {
         self.create(&[], std::slice::from_ref(subscription)).await
     }
 
-    /// Makes a subscription, and a consumer of it.
+    /// Creates a subscription, and a consumer of it.
     pub(super) async fn subscribe(&self, topic: &str, name: &str) -> Result<Member> {
         let subscription = self.subscription(topic, name);
         self.declare(&subscription).await?;
         self.join(&subscription).await
     }
 
-    /// A consumer of a subscription that exists.
+    /// Opens a consumer of an existing subscription.
     pub(super) async fn join(&self, subscription: &Subscription) -> Result<Member> {
         self.join_on(&self.0.transport, subscription).await
     }
 
-    /// A consumer over another connection.
+    /// Opens a consumer over another connection.
     pub(super) async fn join_on(
         &self,
         transport: &Arc<dyn Transport>,
@@ -277,7 +278,7 @@ impl Stage {
         self.0.transport.producer().await
     }
 
-    /// A message with its id as its body.
+    /// Creates a message with its id as its body.
     pub(super) fn message(&self, id: &str) -> Message {
         Message::new(id, "suite.message", id.to_owned())
             .with(|message| message.sent_at = Some(self.clock().now()))
@@ -287,13 +288,13 @@ impl Stage {
         Envelope::new(self.to(topic), self.message(id))
     }
 
-    /// Sends one message under each id.
+    /// Sends one message for each id.
     pub(super) async fn send(&self, topic: &str, ids: &[&str]) -> Result<()> {
         let batch: Vec<_> = ids.iter().map(|id| self.envelope(topic, id)).collect();
         self.send_all(&batch).await
     }
 
-    /// Sends a batch of which every item must be confirmed.
+    /// Sends a batch. Every item must be confirmed.
     pub(super) async fn send_all(&self, batch: &[Envelope]) -> Result<()> {
         let results = self.producer().await?.send(batch).await;
         if results.len() != batch.len() {
@@ -302,20 +303,20 @@ impl Stage {
         results.into_iter().try_for_each(|result| result.map(drop))
     }
 
-    /// Sends one.
+    /// Sends an envelope.
     pub(super) async fn try_send(&self, envelope: Envelope) -> Result<Sent> {
         let mut results = self.producer().await?.send(&[envelope]).await;
         results.pop().unwrap_or_else(|| Err(unanswered(0, 1)))
     }
 
-    /// Runs beside the case; a virtual clock waits for it.
+    /// Runs a task in the background. A virtual clock waits for it.
     pub(super) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> Running<T> {
         let (sender, result) = oneshot::channel();
         let task = async move {
-            // Nobody listens if the case has ended.
+            // The receiver is dropped if the case has ended.
             let _ = sender.send(task.await);
         };
         Running { task: tokio::spawn(self.clock().track(Box::pin(task))), result }
@@ -327,10 +328,10 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn unanswered(answers: usize, sends: usize) -> Error {
-    Error::new(ErrorKind::Timeout, format!("{answers} answers to {sends} sends"))
+    Error::new(ErrorKind::Timeout, format!("{answers} results for {sends} sends"))
 }
 
-/// A task beside the case. Dropping it ends it.
+/// A background task. Dropping it ends the task.
 pub(super) struct Running<T> {
     task: JoinHandle<()>,
     result: oneshot::Receiver<T>,
@@ -342,14 +343,14 @@ impl<T> Running<T> {
         self.task.is_finished()
     }
 
-    /// Its result; a panic in it is a panic here.
+    /// Returns its result. A panic of the task panics here.
     pub(super) async fn join(mut self) -> Result<T, BoxError> {
         if let Ok(value) = (&mut self.result).await {
             return Ok(value);
         }
         match (&mut self.task).await {
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            _ => Err(failure("a task of the case was stopped")),
+            _ => Err(failure("a task of the case was aborted")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The suite itself is tested on transports that lie, fail, panic and hang.
+//! Tests of the suite itself, on transports that declare false capabilities, fail, panic and hang.
 
 use super::*;
 use crate::{
@@ -11,7 +11,7 @@ use dwell_core::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// How the log misbehaves.
+/// The misbehaviour of the log.
 #[derive(Clone, Copy, PartialEq)]
 enum Trait {
     Honest,
@@ -52,8 +52,8 @@ impl Rig for TestRig {
     ) -> BoxFuture<'a, Result<Arc<dyn Transport>>> {
         let in_case = !namespace.to_string().starts_with("facts");
         match self.is {
-            Trait::CannotConnect => ready(Err(Error::new(ErrorKind::Unavailable, "nobody at home"))),
-            Trait::PanicsInCases if in_case => panic!("out of cheese"),
+            Trait::CannotConnect => ready(Err(Error::new(ErrorKind::Unavailable, "no broker here"))),
+            Trait::PanicsInCases if in_case => panic!("planned panic"),
             Trait::HangsInCases if in_case => Box::pin(std::future::pending()),
             _ => ready(Log::connect(&self.broker, seams).map(|log| Arc::new(Liar { log, is: self.is }) as _)),
         }
@@ -115,14 +115,14 @@ async fn run(is: Trait, options: &Options) -> Report {
 }
 
 #[test]
-fn every_case_has_a_name_of_its_own() {
+fn case_names_are_unique() {
     let cases = cases();
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len());
 }
 
 #[tokio::test]
-async fn what_is_absent_and_refused_is_neither_passed_nor_failed() {
+async fn an_absent_capability_that_is_refused_is_neither_passed_nor_failed() {
     let report = run(Trait::Honest, &only(&["native release", "ack removes"])).await;
     let verdicts: Vec<_> = report.cases.iter().map(|case| (&*case.case, case.verdict)).collect();
     assert_eq!(verdicts, [("native release", Verdict::Refused), ("ack removes", Verdict::Pass)]);
@@ -131,30 +131,30 @@ async fn what_is_absent_and_refused_is_neither_passed_nor_failed() {
 }
 
 #[tokio::test]
-async fn what_is_declared_and_refused_fails() {
+async fn a_declared_capability_that_is_refused_fails() {
     let report = run(Trait::ClaimsRelease, &only(&["native release", "release redelivers"])).await;
     assert_eq!(report.count(Verdict::Fail), 2, "{report:?}");
-    assert!(report.cases[0].detail.contains("declared, and refused"), "{report:?}");
+    assert!(report.cases[0].detail.contains("declared, but refused"), "{report:?}");
 }
 
 #[tokio::test]
-async fn a_broker_out_of_reach_fails_every_case_that_was_not_skipped_by_name() {
+async fn an_unreachable_broker_fails_every_case_that_is_not_skipped() {
     let options = Options { skip: vec!["ack_removes".into()], ..only(&[]) };
     let report = run(Trait::CannotConnect, &options).await;
     assert_eq!((report.count(Verdict::Fail), report.count(Verdict::Skipped)), (cases().len() - 1, 1));
     let failed = report.cases.iter().find(|case| case.verdict == Verdict::Fail).unwrap();
-    assert!(failed.detail.contains("nobody at home"), "{failed:?}");
+    assert!(failed.detail.contains("no broker here"), "{failed:?}");
 }
 
 #[tokio::test]
-async fn a_panic_is_a_failure_with_its_words() {
+async fn a_panic_is_a_failure_with_its_text() {
     let report = run(Trait::PanicsInCases, &only(&["ack removes"])).await;
     assert_eq!(report.cases[0].verdict, Verdict::Fail);
-    assert!(report.cases[0].detail.contains("out of cheese"), "{report:?}");
+    assert!(report.cases[0].detail.contains("planned panic"), "{report:?}");
 }
 
 #[tokio::test]
-async fn a_case_that_hangs_fails_in_time() {
+async fn a_case_that_hangs_fails_at_its_time_limit() {
     let options =
         Options { limit: Duration::from_millis(20), ..only(&["ack removes", "topics are isolated"]) };
     let report = run(Trait::HangsInCases, &options).await;
@@ -163,10 +163,10 @@ async fn a_case_that_hangs_fails_in_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_ours_is_not_restarted_and_a_case_without_meaning_has_no_cell() {
+async fn a_foreign_server_is_not_restarted_and_an_inapplicable_case_has_no_result() {
     let restart = "a broker restart loses nothing";
     let cell = async |is| {
-        let report = run(is, &only(&[restart, "comes back after its lease"])).await;
+        let report = run(is, &only(&[restart, "is redelivered after its lease"])).await;
         report.cases.iter().map(|case| (case.case.clone(), case.verdict)).collect::<Vec<_>>()
     };
     assert_eq!(cell(Trait::KeepsItsServer).await, [(restart.to_owned(), Verdict::Skipped)]);
@@ -174,7 +174,7 @@ async fn a_server_that_is_not_ours_is_not_restarted_and_a_case_without_meaning_h
 }
 
 #[tokio::test]
-async fn an_exact_filter_takes_a_whole_name_with_or_without_its_group() {
+async fn an_exact_filter_matches_a_name_with_or_without_its_group() {
     let exact = |filters: &[&str]| Options { exact: true, ..only(filters) };
     assert_eq!(run(Trait::Honest, &exact(&["ack"])).await.cases.len(), 0);
     assert_eq!(run(Trait::Honest, &exact(&["ack removes"])).await.cases.len(), 1);

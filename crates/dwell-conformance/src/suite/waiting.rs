@@ -1,4 +1,5 @@
-//! Waiting: delays, and control over what waits. Ids are remembered, so that a send can be repeated.
+//! Waiting: delays, and control over pending messages. Ids are remembered, so that a send can be
+//! repeated.
 
 use super::{Case, Outcome, Stage, case, too_late};
 use dwell_core::{Due, Envelope, ErrorKind, OnConflict, Sent};
@@ -6,18 +7,18 @@ use std::time::Duration;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        case!(Waiting, a_senders_wrong_clock_makes_nothing_early_or_late, Delay),
-        case!(Waiting, the_same_send_again_is_a_duplicate, Ids),
-        case!(Waiting, another_send_under_the_same_id_is_a_conflict, Ids),
+        case!(Waiting, a_wrong_clock_of_the_sender_makes_nothing_early_or_late, Delay),
+        case!(Waiting, a_repeated_send_is_a_duplicate, Ids),
+        case!(Waiting, a_different_send_with_the_same_id_is_a_conflict, Ids),
         case!(Waiting, an_id_belongs_to_its_topic, Ids),
-        case!(Waiting, of_many_equal_sends_at_once_one_is_carried, Ids),
-        case!(Waiting, a_duplicate_tells_when_the_first_is_due, Ids, Delay),
-        case!(Waiting, replace_replaces_what_waits, Ids, Delay),
-        case!(Waiting, replace_of_what_has_gone_sends_anew, Ids),
+        case!(Waiting, one_of_many_equal_concurrent_sends_is_stored, Ids),
+        case!(Waiting, a_duplicate_returns_the_due_time_of_the_first, Ids, Delay),
+        case!(Waiting, replace_replaces_a_pending_message, Ids, Delay),
+        case!(Waiting, replace_of_a_fired_message_sends_again, Ids),
     ]
 }
 
-async fn a_senders_wrong_clock_makes_nothing_early_or_late(stage: Stage) -> Outcome {
+async fn a_wrong_clock_of_the_sender_makes_nothing_early_or_late(stage: Stage) -> Outcome {
     const HOUR: i64 = 3_600_000;
     let mail = stage.subscribe("orders", "mail").await?;
     let delay = stage.pace().delay;
@@ -34,22 +35,22 @@ async fn a_senders_wrong_clock_makes_nothing_early_or_late(stage: Stage) -> Outc
     Ok(())
 }
 
-async fn the_same_send_again_is_a_duplicate(stage: Stage) -> Outcome {
+async fn a_repeated_send_is_a_duplicate(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let order = stage.envelope("orders", "a").once(OnConflict::Fail);
     assert_eq!(stage.try_send(order.clone()).await?, Sent::default());
     let mut again = order.clone();
     again.message.headers.append("trace", "another");
     again.message.sent_at = None;
-    assert!(stage.try_send(again).await?.duplicate, "headers are not content");
+    assert!(stage.try_send(again).await?.duplicate, "headers do not belong to the content");
     let [a] = mail.take().await?;
     mail.nothing().await?;
     mail.ack(a).await?;
-    assert!(stage.try_send(order).await?.duplicate, "remembered when it was handled");
+    assert!(stage.try_send(order).await?.duplicate, "the id is known after the message was handled");
     mail.nothing().await
 }
 
-async fn another_send_under_the_same_id_is_a_conflict(stage: Stage) -> Outcome {
+async fn a_different_send_with_the_same_id_is_a_conflict(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let order = stage.envelope("orders", "a").once(OnConflict::Fail);
     stage.try_send(order.clone()).await?;
@@ -69,7 +70,7 @@ async fn another_send_under_the_same_id_is_a_conflict(stage: Stage) -> Outcome {
         assert_eq!(result.err().map(|error| error.kind()), Some(ErrorKind::Conflict), "{other:?}");
     }
     let [a] = mail.take().await?;
-    assert_eq!(a.message.body, "a", "the first one stays");
+    assert_eq!(a.message.body, "a", "the first message stays");
     mail.ack(a).await?;
     mail.nothing().await
 }
@@ -88,7 +89,7 @@ async fn an_id_belongs_to_its_topic(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn of_many_equal_sends_at_once_one_is_carried(stage: Stage) -> Outcome {
+async fn one_of_many_equal_concurrent_sends_is_stored(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let order = stage.envelope("orders", "a").once(OnConflict::Fail);
     let sends: Vec<_> = (0..10)
@@ -107,7 +108,7 @@ async fn of_many_equal_sends_at_once_one_is_carried(stage: Stage) -> Outcome {
     mail.nothing().await
 }
 
-async fn a_duplicate_tells_when_the_first_is_due(stage: Stage) -> Outcome {
+async fn a_duplicate_returns_the_due_time_of_the_first(stage: Stage) -> Outcome {
     stage.create(&[], &[stage.subscription("orders", "mail")]).await?;
     let order = stage.envelope("orders", "a").once(OnConflict::Fail);
     let first = stage.try_send(order.clone().due(Due::After(Duration::from_secs(3600)))).await?;
@@ -117,7 +118,7 @@ async fn a_duplicate_tells_when_the_first_is_due(stage: Stage) -> Outcome {
     Ok(())
 }
 
-async fn replace_replaces_what_waits(stage: Stage) -> Outcome {
+async fn replace_replaces_a_pending_message(stage: Stage) -> Outcome {
     for (topic, delay) in stage.rounds() {
         let mail = stage.subscribe(&topic, "mail").await?;
         let start = stage.clock().elapsed();
@@ -137,7 +138,7 @@ async fn replace_replaces_what_waits(stage: Stage) -> Outcome {
     Err(too_late())
 }
 
-async fn replace_of_what_has_gone_sends_anew(stage: Stage) -> Outcome {
+async fn replace_of_a_fired_message_sends_again(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let mut order = stage.envelope("orders", "a").once(OnConflict::Replace);
     stage.try_send(order.clone()).await?;

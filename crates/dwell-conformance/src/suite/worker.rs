@@ -1,4 +1,5 @@
-//! A worker that can be killed: this test again, as a process of its own, where the server can be reached from there.
+//! A worker that can be killed: another process of this test, if other processes can reach the
+//! server.
 
 use super::{Member, Stage, failure};
 use crate::{Namespace, Rig};
@@ -11,10 +12,10 @@ use std::{
 
 /// The argument that makes the test a worker.
 const FLAG: &str = "--hold-deliveries";
-/// How a worker says what it holds.
+/// Prefix of the line that lists the held deliveries.
 const HOLDING: &str = "holding ";
 
-/// What a worker is told to do: receive so many deliveries, and hold them.
+/// Task of a worker: receive this number of deliveries, and hold them.
 pub(super) struct Order {
     namespace: Namespace,
     topic: String,
@@ -35,7 +36,7 @@ impl Order {
     }
 }
 
-/// The worker's side: holds what it received until it is killed, or until whoever started it has ended.
+/// Runs the worker: holds its deliveries until it is killed, or until its parent process has ended.
 pub(super) async fn work(rig: impl Rig, order: Order) -> ExitCode {
     let held = async {
         let stage = Stage::open(Arc::new(rig), order.namespace).await?;
@@ -47,26 +48,26 @@ pub(super) async fn work(rig: impl Rig, order: Order) -> ExitCode {
     let (_member, held) = match held.await {
         Ok(held) => held,
         Err(error) => {
-            eprintln!("the worker cannot work: {error}");
+            eprintln!("the worker failed: {error}");
             return ExitCode::FAILURE;
         }
     };
     let ids: Vec<_> = held.iter().map(|delivery| delivery.message.id.to_string()).collect();
     println!("{HOLDING}{}", ids.join(" "));
     let _ = std::io::stdout().flush();
-    // The end of the input is the end of the one who started us.
+    // The input ends when the parent process ends.
     let _ = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await;
     ExitCode::FAILURE
 }
 
-/// The case's side: a worker with deliveries in its hands.
+/// A worker with deliveries, as the case sees it.
 pub(super) enum Worker {
     Process {
         child: Child,
         _input: Option<ChildStdin>,
         held: Vec<MessageId>,
     },
-    /// Where no other process can reach the server, it is a client that ends without a word.
+    /// A client that is dropped without a shutdown, where no other process can reach the server.
     Client {
         _member: Member,
         held: Vec<Delivery>,
@@ -74,7 +75,7 @@ pub(super) enum Worker {
 }
 
 impl Worker {
-    /// Starts a worker that holds `count` deliveries of a subscription, given by its own names.
+    /// Starts a worker that holds `count` deliveries of a subscription, given by its short names.
     pub(super) async fn start(
         stage: &Stage,
         topic: &str,
@@ -85,7 +86,7 @@ impl Worker {
             return Self::start_process(stage, topic, name, count).await;
         }
         let subscription: Subscription = stage.subscription(topic, name);
-        // Not the stage's to close: that would be a clean end.
+        // Not registered with the stage, which would close it cleanly.
         let transport = stage.rig().connect(stage.namespace(), stage.rig().seams()).await?;
         let member = stage.join_on(&transport, &subscription).await?;
         let held = member.take_many(count).await?;
@@ -111,12 +112,12 @@ impl Worker {
             }
             None => {
                 end(&mut child)?;
-                Err(failure("the worker ended before it held what it should; its output says why"))
+                Err(failure("the worker ended before it held its deliveries; see its output"))
             }
         }
     }
 
-    /// What it holds.
+    /// Returns the ids of its deliveries.
     pub(super) fn held(&self) -> Vec<MessageId> {
         match self {
             Self::Process { held, .. } => held.clone(),
@@ -124,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// Ends it with no chance to say goodbye.
+    /// Kills it without a shutdown.
     pub(super) fn kill(self) -> Result<(), BoxError> {
         match self {
             Self::Process { mut child, .. } => end(&mut child),

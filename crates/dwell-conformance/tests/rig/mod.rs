@@ -1,4 +1,4 @@
-//! The memory transport, alone or with a store of its own kind.
+//! The memory transport, alone or with a memory store.
 
 use dwell_conformance::{BadUrl, Namespace, Rig, Time};
 use dwell_core::{BoxFuture, ErrorKind, Result, Seams, Transport, TransportUrl, VirtualClock, ready};
@@ -29,14 +29,14 @@ impl MemoryRig {
         }
     }
 
-    /// With a second broker in memory, which holds all pending messages.
+    /// Adds a second memory broker that stores all pending messages.
     #[allow(dead_code, reason = "each target has its own rig")]
     pub(crate) fn with_store(mut self) -> Self {
         self.store = Some(Memory::new(self.seams.clone(), MemorySettings::default()));
         self
     }
 
-    /// With a second broker in memory, which is configured and holds nothing.
+    /// Adds a second memory broker that is configured, but stores nothing.
     #[allow(dead_code, reason = "each target has its own rig")]
     pub(crate) fn with_spare_store(mut self) -> Self {
         self.spare_store = Some(Memory::new(self.seams.clone(), MemorySettings::default()));

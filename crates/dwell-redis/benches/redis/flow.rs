@@ -1,4 +1,4 @@
-//! How many messages go in, come out and become ready in a second.
+//! Throughput of sending, receiving and promoting, in messages per second.
 
 use crate::{
     Scale, ask, connect, envelopes, mail,
@@ -11,7 +11,7 @@ use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Timestamp, Transport
 use futures_util::future::join_all;
 use std::time::{Duration, Instant};
 
-/// The version that provisioning leaves behind.
+/// Returns the version of the topic after provisioning.
 fn version(server: &RedisServer) -> String {
     ask(server, &["hget", "dwell:{orders}:topic", "version"]).to_string()
 }
@@ -38,7 +38,7 @@ pub(crate) async fn sends(output: &Output, scale: &Scale) {
             let start = Instant::now();
             let parts = commands.chunks(commands.len().div_ceil(tasks)).map(|part| {
                 let bare = bare.clone();
-                // A thousand messages are under way at once, as in ours.
+                // As in Dwell, a thousand messages are in flight at once.
                 async move {
                     for together in part.chunks(1000 / raw::CHUNK) {
                         join_all(together.iter().map(|command| bare.run(command))).await;
@@ -60,7 +60,7 @@ pub(crate) async fn receives(output: &Output, scale: &Scale) {
         let server = server();
         let redis = connect(&server, "").await;
         send(&redis, &envelopes(&seams, scale.messages, |_| Due::NOW)).await;
-        let consumer = redis.consumer(mail()).await.expect("it is there");
+        let consumer = redis.consumer(mail()).await.expect("the subscription exists");
         let (start, mut done) = (Instant::now(), 0);
         while done < scale.messages {
             let batch =
@@ -87,7 +87,7 @@ pub(crate) async fn receives(output: &Output, scale: &Scale) {
     output.rates(&format!("receive and settle, batches of {BATCH}"), rounds);
 }
 
-/// Fills a topic with what is due at one instant, and waits for that.
+/// Fills a topic with messages due at one instant, and waits until they are due.
 async fn fill_due(server: &RedisServer, count: usize) {
     let seams = Seams::system("bench");
     let redis = connect(server, "promoter=elsewhere").await;
@@ -101,7 +101,7 @@ pub(crate) async fn promotes(output: &Output, scale: &Scale) {
     for _ in 0..scale.rounds.min(3) {
         let server = server();
         fill_due(&server, scale.promoted).await;
-        let url = TransportUrl::parse(&server.url()).expect("it is a URL");
+        let url = TransportUrl::parse(&server.url()).expect("the URL is valid");
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let watched = Raw::connect(&server).await;
         let start = Instant::now();
@@ -115,7 +115,7 @@ pub(crate) async fn promotes(output: &Output, scale: &Scale) {
         }
         let ours = per_second(scale.promoted, start);
         drop(stop);
-        promoter.await.expect("it ends").expect("it ends well");
+        promoter.await.expect("the promoter ends").expect("the promoter succeeds");
 
         let server = crate::server();
         fill_due(&server, scale.promoted).await;
@@ -126,5 +126,5 @@ pub(crate) async fn promotes(output: &Output, scale: &Scale) {
         while raw::list(bare.run(&command).await)[1] == redis::Value::Int(1) {}
         rounds.push((ours, per_second(scale.promoted, start)));
     }
-    output.rates(&format!("promote {} that are due", scale.promoted), rounds);
+    output.rates(&format!("promote {} due messages", scale.promoted), rounds);
 }

@@ -1,4 +1,4 @@
-//! How late messages are handed out that were due at a time.
+//! Lateness: the time between the due time of a message and its delivery.
 
 use crate::{
     Scale, ask, connect, envelopes, mail,
@@ -9,23 +9,28 @@ use dwell_bench::Output;
 use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Timestamp, Transport};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since the epoch, finer than our clock.
+/// Returns milliseconds since the epoch, with a finer resolution than Dwell's clock.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1000.0
 }
 
-/// So many messages, each due a given number of milliseconds after a start that is soon. `settles` each as soon as it is there.
+/// Measures the lateness of messages that are due at the given number of milliseconds after a
+/// common start. Settles each delivery at once if `settles`.
 async fn late(count: usize, settles: bool, after: impl Fn(usize) -> i64) -> Vec<f64> {
     let (server, seams) = (server(), Seams::system("bench"));
     let redis = connect(&server, "").await;
-    let consumer = redis.consumer(mail()).await.expect("it is there");
+    let consumer = redis.consumer(mail()).await.expect("the subscription exists");
     let start = now() as i64 + 1_000 + count as i64 / 10;
     send(&redis, &envelopes(&seams, count, |n| Due::At(Timestamp(start + after(n))))).await;
     let mut late = vec![];
     while late.len() < count {
         let batch = consumer.receive(1000, Duration::from_secs(5), None).await.expect("the server answers");
         let at = now();
-        late.extend(batch.iter().map(|delivery| at - delivery.due.expect("it waited").0 as f64));
+        late.extend(
+            batch
+                .iter()
+                .map(|delivery| at - delivery.due.expect("a delayed message has a due time").0 as f64),
+        );
         let settle = batch.into_iter().map(|delivery| {
             let note = Note { outcome: Outcome::Handled, error: None, worker: "b".into(), moved_to: None };
             Settle { delivery, action: Action::ACK, note }
@@ -44,7 +49,8 @@ pub(crate) async fn steady(output: &Output, scale: &Scale) {
     output.lateness(&format!("lateness at {rate}/s"), all);
 }
 
-/// All at one instant, beside the bare client that promotes and reads as many, in turns. Neither settles meanwhile.
+/// Measures messages due at one instant, and the bare client that promotes and reads the same
+/// number, in turns. Neither settles in the meantime.
 pub(crate) async fn burst(output: &Output, scale: &Scale) {
     let (mut all, mut rounds) = (vec![], vec![]);
     for _ in 0..scale.rounds.min(3) {
@@ -62,7 +68,7 @@ pub(crate) async fn burst(output: &Output, scale: &Scale) {
     output.lateness(&format!("{} due at one instant, settled meanwhile", scale.burst), settled);
 }
 
-/// How long the bare client takes to promote and read so many, in milliseconds.
+/// Returns the milliseconds that the bare client takes to promote and read this number of messages.
 async fn bare(count: usize) -> f64 {
     let (server, seams) = (server(), Seams::system("bench"));
     let redis = connect(&server, "promoter=elsewhere").await;
@@ -76,7 +82,7 @@ async fn bare(count: usize) -> f64 {
     let (start, mut read) = (Instant::now(), 0);
     while raw::list(bare.run(&promote).await)[1] == redis::Value::Int(1) {}
     while read < count {
-        // As many as ours hands out at once.
+        // The same number as Dwell delivers at once.
         read += raw::list(raw::list(bare.run(&raw::claim(&version, 100)).await).swap_remove(1)).len();
     }
     start.elapsed().as_secs_f64() * 1000.0

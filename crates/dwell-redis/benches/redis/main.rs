@@ -1,7 +1,8 @@
-//! Dwell on Redis, beside the bare client that runs the same scripts in the same batches, in the same run.
+//! Dwell on Redis, compared with a bare client that runs the same scripts in the same batches, in
+//! the same run.
 //!
-//! `cargo xtask bench redis` runs it, on a private server; `--json` prints one object per line, `--smoke` only shows that it
-//! works. A word such as `sends` runs that part alone.
+//! `cargo xtask bench redis` runs it on a private server. `--json` prints one object per line;
+//! `--smoke` only checks that it works. A name such as `sends` runs only that part.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod flow;
@@ -15,10 +16,10 @@ use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Transport, TransportUrl};
 use dwell_redis::Redis;
 
-/// How much work a run does.
+/// Amount of work of a run.
 struct Scale {
     rounds: usize,
-    /// In each round of sends, and of receives.
+    /// Messages in each round of sends, and of receives.
     messages: usize,
     promoted: usize,
     due_per_second: usize,
@@ -90,7 +91,7 @@ fn main() {
     });
 }
 
-/// A private server, with a log that is written once a second.
+/// Starts a private server with an append-only file that is synchronised once a second.
 fn server() -> RedisServer {
     RedisServer::start(RedisOptions::default()).expect("a private server starts")
 }
@@ -100,15 +101,15 @@ fn mail() -> Subscription {
 }
 
 async fn connect(server: &RedisServer, options: &str) -> Redis {
-    let url = TransportUrl::parse(&format!("{}?{options}", server.url())).expect("it is a URL");
+    let url = TransportUrl::parse(&format!("{}?{options}", server.url())).expect("the URL is valid");
     let redis = dwell_redis::connect(&url, Seams::system("bench")).await.expect("the server answers");
-    redis.provision(&[], &[mail()], OnMissing::Create).await.expect("topics are made");
+    redis.provision(&[], &[mail()], OnMissing::Create).await.expect("the topics are created");
     redis
 }
 
 const BODY: usize = 100;
 
-/// So many messages, due then.
+/// Returns this number of messages with the given due times.
 fn envelopes(seams: &Seams, count: usize, due: impl Fn(usize) -> Due) -> Vec<Envelope> {
     let one = |n| {
         let message = Message::new(seams.ids.next(), "orders.placed", vec![b'x'; BODY]);
@@ -119,19 +120,19 @@ fn envelopes(seams: &Seams, count: usize, due: impl Fn(usize) -> Due) -> Vec<Env
 
 /// Sends all of them, a thousand at a time.
 async fn send(redis: &Redis, envelopes: &[Envelope]) {
-    let producer = redis.producer().await.expect("it is open");
+    let producer = redis.producer().await.expect("the connection is open");
     for batch in envelopes.chunks(1000) {
         assert!(producer.send(batch).await.iter().all(Result::is_ok), "all are confirmed");
     }
 }
 
-/// What `redis-cli` says to this, as a number.
+/// Runs a command with `redis-cli`, and returns the number that it prints.
 fn ask(server: &RedisServer, arguments: &[&str]) -> usize {
     let said = server.cli(arguments).expect("redis-cli runs").stdout;
     String::from_utf8_lossy(&said).trim().parse().unwrap_or(0)
 }
 
-/// One field of `INFO`.
+/// Returns a field of `INFO`.
 fn info(server: &RedisServer, section: &str, field: &str) -> usize {
     let said = server.cli(&["info", section]).expect("redis-cli runs").stdout;
     let said = String::from_utf8_lossy(&said).into_owned();

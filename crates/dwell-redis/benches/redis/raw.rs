@@ -16,7 +16,7 @@ pub(crate) const CLAIM: &str = script!("#!lua flags=allow-oom", "../../src/scrip
 pub(crate) const SETTLE: &str = script!("#!lua flags=allow-oom", "../../src/scripts/settle.lua");
 pub(crate) const PROMOTE: &str = script!("#!lua flags=allow-oom", "../../src/scripts/promote.lua");
 
-/// The name of a script, by its hash.
+/// Returns the name of a script with this hash.
 pub(crate) fn script_of(hash: &str) -> Option<&'static str> {
     let all = [
         ("accept", ACCEPT),
@@ -29,7 +29,7 @@ pub(crate) fn script_of(hash: &str) -> Option<&'static str> {
     all.into_iter().find(|(_, text)| Script::new(text).get_hash() == hash).map(|(name, _)| name)
 }
 
-/// How many go into one script, as ours have it.
+/// Number of messages in one script, as in Dwell.
 pub(crate) const CHUNK: usize = 200;
 
 #[derive(Clone)]
@@ -37,11 +37,11 @@ pub(crate) struct Raw(MultiplexedConnection);
 
 impl Raw {
     pub(crate) async fn connect(server: &RedisServer) -> Self {
-        let client = redis::Client::open(server.url()).expect("it is a URL");
+        let client = redis::Client::open(server.url()).expect("the URL is valid");
         let mut connection = client.get_multiplexed_async_connection().await.expect("the server answers");
         for text in [ACCEPT, CLAIM, SETTLE, PROMOTE] {
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async::<Value>(&mut connection).await;
-            load.expect("the script is read");
+            load.expect("the script is loaded");
         }
         Self(connection)
     }
@@ -51,7 +51,8 @@ impl Raw {
     }
 }
 
-/// A script on the topic `orders` with the subscription `mail`, up to its own arguments.
+/// Returns a call of a script on the topic `orders` with the subscription `mail`, up to the
+/// script's own arguments.
 pub(crate) fn call(text: &str, version: &str) -> Cmd {
     let mut keys: Vec<String> = vec![];
     let names = "sequence records places ids over ended counts calls:raw topic waiting due wake known forget aliases \
@@ -60,7 +61,7 @@ pub(crate) fn call(text: &str, version: &str) -> Cmd {
     keys.extend(["ready", "leases", "held"].map(|name| format!("dwell:{{orders}}:{name}:mail")));
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::new(text).get_hash()).arg(keys.len()).arg(keys);
-    // Each is a call of its own.
+    // Each is a separate call.
     static CALLS: AtomicU64 = AtomicU64::new(1);
     let call = CALLS.fetch_add(1, Ordering::Relaxed).to_string();
     command.arg(&["", "1", "86400000", "3600000", "1", &call, &call]);
@@ -76,7 +77,7 @@ fn text(packed: &mut Vec<u8>, text: &[u8]) {
     packed.extend(text);
 }
 
-/// All of them as commands, ready to be sent.
+/// Returns commands that send all of them.
 pub(crate) fn accepts(version: &str, envelopes: &[Envelope]) -> Vec<Cmd> {
     let chunks = envelopes.chunks(CHUNK).map(|chunk| {
         let mut command = call(ACCEPT, version);
@@ -113,7 +114,7 @@ pub(crate) fn claim(version: &str, most: usize) -> Cmd {
     command
 }
 
-/// What a list holds.
+/// Returns the elements of a list.
 pub(crate) fn list(value: Value) -> Vec<Value> {
     match value {
         Value::Array(items) => items,
@@ -121,7 +122,7 @@ pub(crate) fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// Acknowledges what a claim has found. Returns how many that were.
+/// Acknowledges the deliveries of a claim. Returns their number.
 pub(crate) async fn settle(raw: &Raw, version: &str, claimed: Value) -> usize {
     let found = list(list(claimed).swap_remove(1));
     for chunk in found.chunks(CHUNK) {

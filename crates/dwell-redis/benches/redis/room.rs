@@ -1,4 +1,4 @@
-//! How much room messages take on the server, and how long it is busy with what dead workers held.
+//! Memory of messages on the server, and the time to recover messages of dead workers.
 
 use crate::{BODY, Scale, ask, connect, envelopes, info, mail, raw::Raw, send, server, steps::Steps};
 use dwell_bench::Output;
@@ -15,18 +15,18 @@ pub(crate) async fn memory(output: &Output, scale: &Scale) {
         let used = info(&server, "memory", "used_memory_dataset").saturating_sub(before);
         let each = used as f64 / scale.pending as f64 - BODY as f64;
         output.figure(
-            &format!("memory for each of {} that wait, beside the body{what}", scale.pending),
+            &format!("memory for each of {} pending messages, without the body{what}", scale.pending),
             each,
             "bytes",
         );
     }
 }
 
-/// The stream is as small after a million messages as after a thousand.
+/// Measures the stream after a thousand messages and after a million. Its size should not grow.
 pub(crate) async fn growth(output: &Output, scale: &Scale) {
     let (server, seams) = (server(), Seams::system("bench"));
     let redis = connect(&server, "done=0s").await;
-    let consumer = redis.consumer(mail()).await.expect("it is there");
+    let consumer = redis.consumer(mail()).await.expect("the subscription exists");
     let mut through = 0;
     while through < scale.through {
         let some = 1000.min(scale.through - through);
@@ -56,12 +56,12 @@ pub(crate) async fn growth(output: &Output, scale: &Scale) {
     }
 }
 
-/// What dead workers held becomes ready again, a little at a time.
+/// Measures how messages of dead workers become ready again, in small steps.
 pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     let (server, seams) = (server(), Seams::system("bench"));
     let redis = connect(&server, "").await;
     send(&redis, &envelopes(&seams, scale.stuck, |_| Due::NOW)).await;
-    let consumer = redis.consumer(mail()).await.expect("it is there");
+    let consumer = redis.consumer(mail()).await.expect("the subscription exists");
     let (mut held, lease) = (0, Duration::from_secs(20));
     while held < scale.stuck {
         held += consumer
@@ -70,19 +70,20 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
             .expect("the server answers")
             .len();
     }
-    // Their leases have run out.
+    // Sets their leases to expired.
     for index in 0..scale.stuck.div_ceil(1000) {
         let lua = "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[1] + 999)) do \
                    redis.call('ZADD', KEYS[1], 1, e) end";
         let first = (index * 1000).to_string();
         let _ = server.cli(&["eval", lua, "1", "dwell:{orders}:leases:mail", &first]);
     }
-    // A rewrite of its log is a process beside it, which would take a processor from it whenever it likes.
+    // A rewrite of the append-only file runs in a child process, which would compete for the
+    // processor.
     let _ = server.cli(&["config", "set", "auto-aof-rewrite-percentage", "0"]);
     while info(&server, "persistence", "aof_rewrite_in_progress") > 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Over a connection that is there: a new process for each question would be in the server's way.
+    // Over an open connection, because a new process for each query would disturb the server.
     let raw = Raw::connect(&server).await;
     let mut steps = Steps::watch(&server, &raw).await;
     let url = TransportUrl::parse(&server.url()).expect("it is a URL");
@@ -98,25 +99,29 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     }
     let took = start.elapsed().as_secs_f64();
     drop(stop);
-    promoter.await.expect("it ends").expect("it ends well");
+    promoter.await.expect("the promoter ends").expect("the promoter succeeds");
     output.figure(&format!("recovery of {} that were stuck", scale.stuck), took, "s");
     steps.show(output, "recovery").await;
 
-    // Jobs that were lost wait for a while before they run again: whoever is handed them puts them off.
+    // Lost jobs are delayed before they run again: the consumer that receives one puts it off.
     let start = Instant::now();
     let (mut put_off, later) = (0, Due::After(Duration::from_secs(3600)));
     while put_off < scale.stuck {
         let batch = consumer.receive(200, Duration::from_secs(1), None).await.expect("the server answers");
         put_off += batch.len();
         let settle = batch.into_iter().map(|mut delivery| {
-            // As the rules have it: it waits under a name of its own.
+            // As the rules do, it is stored under a separate name.
             delivery.message.headers.set(wire::LOST_COUNT, "1");
             let note = Note { outcome: Outcome::Released, error: None, worker: "b".into(), moved_to: None };
             Settle { delivery, action: Action::Move { to: mail().address(), due: later }, note }
         });
         assert!(consumer.settle(settle.collect()).await.is_empty());
     }
-    assert_eq!(ask(&server, &["zcard", "dwell:{orders}:aliases"]), scale.stuck, "as jobs that were lost");
+    assert_eq!(
+        ask(&server, &["zcard", "dwell:{orders}:aliases"]),
+        scale.stuck,
+        "every lost job has its own name"
+    );
     let took = start.elapsed().as_secs_f64();
     output.figure(&format!("putting off {} that were stuck", scale.stuck), took, "s");
     steps.show(output, "putting off").await;

@@ -1,4 +1,5 @@
-//! The longest step that the server took, and whether that was work: a server that had no processor for a while looks as if it was slow.
+//! The longest operation of the server, and the processor time that it lacked meanwhile: a server
+//! without a processor looks slow.
 
 use crate::{
     info,
@@ -9,16 +10,17 @@ use dwell_conformance::servers::redis::RedisServer;
 use redis::Value;
 use std::fs;
 
-/// Everything since it was last asked for.
+/// Measurements since the last report.
 pub(crate) struct Steps<'a> {
     raw: &'a Raw,
     process: usize,
-    /// How long the server had wanted a processor and had none, and how long another machine had one of ours, in milliseconds.
+    /// Milliseconds in which the server waited for a processor, and in which other virtual machines
+    /// used one of this machine's.
     before: (f64, f64),
 }
 
 impl<'a> Steps<'a> {
-    /// From now on the server writes down every step of half a millisecond or more.
+    /// Makes the server log every operation of half a millisecond or more.
     pub(crate) async fn watch(server: &RedisServer, raw: &'a Raw) -> Self {
         for (name, value) in [("slowlog-log-slower-than", "500"), ("slowlog-max-len", "100000")] {
             let _ = server.cli(&["config", "set", name, value]);
@@ -31,10 +33,10 @@ impl<'a> Steps<'a> {
     pub(crate) async fn show(&mut self, output: &Output, of: &str) {
         let steps = raw::list(self.raw.run(redis::cmd("SLOWLOG").arg("GET").arg(-1)).await);
         self.raw.run(redis::cmd("SLOWLOG").arg("RESET")).await;
-        // Number, when, how long in microseconds, and the command with its arguments.
+        // Number, time, duration in microseconds, and the command with its arguments.
         let steps = steps.into_iter().filter_map(|step| match &raw::list(step)[..] {
             [_, _, Value::Int(took), command, ..] => {
-                // Our own question is none of the steps.
+                // The query for the log itself does not count.
                 Some((*took, name(command))).filter(|(_, name)| name != "SLOWLOG")
             }
             _ => None,
@@ -51,7 +53,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// What a step was.
+/// Returns the name of an operation.
 fn name(command: &Value) -> String {
     let words = raw::list(command.clone()).into_iter().map(|word| match word {
         Value::BulkString(word) => String::from_utf8_lossy(&word).into_owned(),
@@ -62,14 +64,16 @@ fn name(command: &Value) -> String {
     script.map_or_else(|| words.first().cloned().unwrap_or_default(), str::to_owned)
 }
 
-/// How long a process has waited for a processor: the second number there is in nanoseconds.
+/// Returns how long a process has waited for a processor: the second number of the file, in
+/// nanoseconds.
 fn waited(process: usize) -> f64 {
     let said = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
     let waited: Option<f64> = said.split_whitespace().nth(1).and_then(|number| number.parse().ok());
     waited.unwrap_or(0.0) / 1e6
 }
 
-/// How long others had our processors: the eighth number of all of them, in hundredths of a second.
+/// Returns how long other virtual machines used our processors: the eighth number of all, in
+/// hundredths of a second.
 fn stolen() -> f64 {
     let said = fs::read_to_string("/proc/stat").unwrap_or_default();
     let stolen: Option<f64> = said.split_whitespace().nth(8).and_then(|number| number.parse().ok());

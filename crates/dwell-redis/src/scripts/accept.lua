@@ -1,16 +1,18 @@
--- Takes in what users and copies send to one topic. Ten arguments for each: subscription, due (kind and value), what a
--- name that is taken means (`f` fail, `r` replace, `c` a copy, none: a free name), content, name, state, where it came from, the
--- call that may have stored it before, item. Answers one pair each: what became of it, and when it is due.
+-- Stores messages of users and copies for one topic. Ten arguments for each message: subscription,
+-- due time (kind and value), handling of a taken name (`f` fail, `r` replace, `c` a copy, none: a
+-- free name), content, name, state, origin, the call that may have stored it before, item. Returns
+-- one pair each: result and due time.
 local t = T[1]
 local again = answered()
 if again then return again end
 
--- What a call that nobody heard of again has answered for one message. If it has not come, it comes too late from now on.
+-- Returns the answer of an earlier call, whose outcome is unknown, for one message. If that call
+-- has not arrived, it is outdated from now on.
 local function before(call_of, number, index)
   local last, its = last_call(call_of)
   if last == number then
     local answer = its[2][index]
-    -- Its subscription may be there by now.
+    -- Its subscription may exist by now.
     if answer and answer[1] == 'missing' then answer = nil end
     return answer, its
   end
@@ -36,7 +38,8 @@ for a = A, #ARGV, 10 do
     answer = { 'missing', '' }
   else
     local score, exact = resolve(mode, value)
-    -- In a bucket, messages wait and do nothing else: who brings them to their topic looks at the time.
+    -- In a bucket messages are only stored. The promoter that moves them to their topic checks the
+    -- time.
     local waits = score > now or t.bucket
     local existing
     local is_chosen = once == 'f' or once == 'r'
@@ -71,14 +74,14 @@ for a = A, #ARGV, 10 do
         if once == 'c' then put(item, 'copy', '1') end
         if state ~= 'scheduled' then put(item, 'state', state) end
         count(home(t, to ~= '' and subs[1].name or '', item), shown(t, state), 1)
-        -- Also in a bucket that was there before, and is again.
+        -- Even if the message was in this bucket before.
         if t.bucket then put(item, 'generation', text(now) .. '.' .. text(call('INCR', S.seq))) end
         wait(t, name, id, item, score, exact)
         answer = { 'waits', exact or text(score) }
       else
         deliver(t, subs, item, id)
         if is_chosen then
-          -- By-id calls look for the message id, too.
+          -- Lookups by id also use the message id.
           if name ~= published(t, id) then remember(t, id) end
           remember(t, name, nil, content)
         end

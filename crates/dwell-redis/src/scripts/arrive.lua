@@ -1,5 +1,6 @@
--- Takes in what has waited for one topic in one of its buckets. Arguments: the bucket, and then name, due, generation and item of each.
--- One that has arrived before is known, and does not arrive again.
+-- Stores messages from one bucket in their topic. Arguments: the bucket, and then name, due time,
+-- generation and item of each. A message that has arrived before is known, and does not arrive
+-- again.
 local t, bucket = T[1], ARGV[A]
 for a = A + 1, #ARGV, 4 do
   local name, due, generation = ARGV[a], ARGV[a + 1], ARGV[a + 2]
@@ -16,7 +17,8 @@ for a = A + 1, #ARGV, 4 do
     deliver(t, t.subs, item, id)
     if name ~= published(t, id) then remember(t, id, due) end
     remember(t, name, due)
-    -- Remembered for as long as ids are, and at least for a day: whoever brought it may have died before it left.
+    -- Remembered as long as ids are, and at least for a day: the promoter may have died before the
+    -- message left its bucket.
     call('HSET', t.known, token, due .. ' ')
     call('ZADD', t.forget, now + math.max(keep_ids, 86400000), token)
   end

@@ -1,5 +1,6 @@
--- The buckets of a topic that must be looked at by now. Keys: the register, and the stream of signals. Argument: how long ahead, in
--- milliseconds. Answers them, how long until the next in milliseconds (-1 for never), and the last signal.
+-- Returns the buckets of a topic to scan now, the time until the next one in milliseconds (-1 for
+-- never), and the last signal. Keys: the register, and the stream of signals. Argument: how long
+-- ahead to scan, in milliseconds.
 local call = redis.call
 local time = call('TIME')
 local limit = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]

@@ -1,6 +1,6 @@
--- Changes one record. Arguments: id, number, what (`cancel`, `recall`, `reschedule`, `replay`, `discard`, `remove`), by whom,
--- due (kind and value), and for a replay: topic, subscription, item. Answers `done`, or `late`. To recall is to cancel what
--- nobody has in his hands, also if it is due.
+-- Changes one record. Arguments: id, number, action (`cancel`, `recall`, `reschedule`, `replay`,
+-- `discard`, `remove`), by whom, due time (kind and value), and for a replay: topic, subscription,
+-- item. Returns `done` or `late`. `recall` cancels a message that is not leased, even if it is due.
 local id, n, what, by = ARGV[A], ARGV[A + 1], ARGV[A + 2], ARGV[A + 3]
 
 local again = answered()
@@ -17,7 +17,7 @@ local function cancel(item, of, state)
   return answer_once({ 'ok', 'done' })
 end
 
--- Takes a dead item from where it lies.
+-- Takes a dead item from its place.
 local function anew(item, t, name)
   local of = home(t, name, item)
   count(of, 'dead', -1)
@@ -68,7 +68,7 @@ for _, t in ipairs(T) do
     local item = raw and unpack_item(raw)
     if item and get(item, 'n') == n then
       local score = tonumber(call('ZSCORE', t.due, name))
-      -- What is due in a bucket may have arrived in its topic already, and be in somebody's hands there.
+      -- A due message in a bucket may have arrived in its topic already, and be leased there.
       if (score <= now and (what ~= 'recall' or t.bucket)) or is_control == t.dead then return { 'ok', 'late' } end
       if is_control and is_too_late(name) then return { 'ok', 'late' } end
       item = unwait(t, name)

@@ -1,6 +1,7 @@
 -- Changes the pending entries of one message in one topic, some at a time. Arguments: message id,
--- `cancel` or `reschedule`, due (kind and value), by whom, and the last name of the entries that were changed before. Answers `done`,
--- `late` or `none`, and the last name if there may be more.
+-- `cancel` or `reschedule`, due time (kind and value), by whom, and the last name of the entries
+-- that were changed before. Returns `done`, `late` or `none`, and the last name if there may be
+-- more.
 local t, wanted, what, by, after = T[1], ARGV[A], ARGV[A + 1], ARGV[A + 4], ARGV[A + 5]
 local MOST = 200
 local again = answered()
@@ -36,7 +37,7 @@ if after == '' then
 end
 for _, name in ipairs(names) do
   local item = stored(t, name)
-  -- Another message may have a name that looks like this one's.
+  -- Another message may have a name that looks like this message's.
   if item and call('ZSCORE', t.due, name) and id_of(t, name, item) == wanted then change(name) end
 end
 if is_changed then

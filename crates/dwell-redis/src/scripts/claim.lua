@@ -1,15 +1,16 @@
--- Hands out what is ready of one subscription. Arguments: subscription, how many, lease in milliseconds, consumer, whether
--- to make ready what is due, how much to do beside, how many bytes to hand out at most, and whether this call was made before and nobody
--- heard its answer, and the name of the worker. One message is always handed out.
+-- Leases ready messages of one subscription. Arguments: subscription, maximum number, lease in
+-- milliseconds, consumer, whether to promote due messages, maximum amount of other work, maximum
+-- number of bytes, whether the answer of an earlier attempt of this call was lost, and the name of
+-- the worker. At least one message is delivered if any is ready.
 local t = T[1]
 local name, most, lease, consumer = ARGV[A], tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2]), ARGV[A + 3]
 local promotes, bytes, worker = ARGV[A + 4] == '1', tonumber(ARGV[A + 6]), ARGV[A + 8]
 local s = t.names[name]
--- What was kept for nobody was adopted under another name.
+-- The unclaimed messages were adopted under another name.
 if not s or s.name ~= name then return { 'gone' } end
 
--- What was handed out to this very call before it came again: its answer may be large, so only the fences are remembered, and the
--- first entry. What a consumer reads later lies behind it.
+-- Deliveries of an earlier attempt of this call. The answer may be large, so only the fences and
+-- the first entry are remembered. Later deliveries of the consumer are behind that entry.
 local again = answered()
 if again then
   if again[1] ~= 'ok' then return again end
@@ -41,14 +42,14 @@ local function read(most)
   return reply and reply[1] and reply[1][2] or {}
 end
 
--- In small steps, as long as there is room; one by one where messages are large. What was read and has no room is unread again:
--- it is the last that the group was given.
+-- Reads in small steps, as long as there is room; one by one if messages are large. A message
+-- without room is unread again: it is the last one that the group was given.
 local found, step = {}, 1
 while #found < most and bytes > 0 do
   local wanted = math.min(step, most - #found)
   local some, problem = read(wanted)
   if problem then
-    -- What was done before is counted.
+    -- Work that was done before is counted.
     conclude()
     return problem
   end
@@ -98,7 +99,7 @@ local function last(key)
 end
 conclude()
 if #handed > 0 then return { 'ok', handed } end
--- If the first one is still on its way, nobody would hear what it is handed.
+-- If the first attempt is still in flight, its deliveries would be lost.
 if ARGV[A + 7] == '1' then remember_call(lane, serial, { 'outdated' }) end
 return {
   'ok', handed, is_more and 1 or 0, promotes and until_next(t.due) or -1, until_next(s.leases), last(s.ready), last(t.wake),

@@ -1,4 +1,5 @@
--- Removes from one bucket what has arrived in its topic: name and generation of each.
+-- Removes messages that have arrived in their topic from one bucket. Arguments: name and generation
+-- of each.
 local t = T[1]
 for a = A, #ARGV, 2 do
   local raw = call('HGET', t.waiting, ARGV[a])

@@ -1,10 +1,11 @@
--- What is due in one bucket, as it lies there, up to so many and so many bytes: it stays until it has arrived. Answers name, due, generation and
--- item of each; if there is none, how long until the next in milliseconds (-1 for never), and the last signal.
+-- Returns due messages of one bucket, up to a number and a number of bytes. They stay until they
+-- have arrived. Returns name, due time, generation and item of each; if there is none, the time
+-- until the next one in milliseconds (-1 for never), and the last signal.
 local t, found, bytes = T[1], {}, 0
 for _, name in ipairs(call('ZRANGEBYSCORE', t.due, '-inf', now, 'LIMIT', 0, ARGV[A])) do
   local raw = call('HGET', t.waiting, name)
   bytes = bytes + (raw and #raw or 0)
-  -- All of it goes into one call.
+  -- All of them must fit into one call.
   if bytes > tonumber(ARGV[A + 1]) and #found > 0 then break end
   if raw then
     local item = unpack_item(raw)

@@ -1,4 +1,5 @@
--- Renews leases of one subscription: its name, the owner, how long, and entry and fence of each. Answers one word each.
+-- Renews leases of one subscription. Arguments: subscription, owner, duration, and entry and fence
+-- of each. Returns one word each.
 local s, owner, by = T[1].names[ARGV[A]], ARGV[A + 1], tonumber(ARGV[A + 2])
 local answers = {}
 for a = A + 3, #ARGV, 2 do

@@ -1,5 +1,6 @@
--- Gives back what a consumer holds, as it came: its subscription, its name, and then entry and fence of each, or how many at most
--- of all that there is. Answers how many were given back, or need not be: not all where they are large. A consumer without anything is
+-- Releases deliveries of a consumer unchanged. Arguments: subscription, consumer, and then entry
+-- and fence of each, or the maximum number of all its deliveries. Returns how many are released or
+-- need no release; fewer than requested if they are large. A consumer without deliveries is
 -- removed.
 local s, owner = T[1].names[ARGV[A]], ARGV[A + 1]
 if not s then return { 'ok', 0 } end

@@ -1,3 +1,3 @@
--- A message was handled: that is known for so many milliseconds.
+-- Records for this number of milliseconds that a message was handled.
 redis.call('SET', KEYS[1], 'done', 'PX', ARGV[1])
 return 'ok'

@@ -1,3 +1,3 @@
--- A write that replicas are waited for: all that was written before has come to them when it has.
+-- A write for `WAIT`: when replicas have it, they have all earlier writes.
 redis.call('SET', KEYS[1], '', 'PX', 60000)
 return 'ok'

@@ -1,4 +1,4 @@
--- What waits under one message id in one topic, whatever its names.
+-- Returns the pending entries of one message id in one topic, under any name.
 local t, id = T[1], ARGV[A]
 local found = {}
 for _, name in ipairs(names_of(t, id)) do

@@ -1,7 +1,7 @@
--- One window of what waits in one topic, behind a due time and a name. Arguments: due, name, how many. Answers name, due and
--- item of each, and whether there is more.
+-- Returns one page of the pending entries of a topic, after a due time and a name. Arguments: due
+-- time, name, maximum number. Returns name, due time and item of each, and whether there is more.
 local t, from, after, most = T[1], tonumber(ARGV[A]), ARGV[A + 1], tonumber(ARGV[A + 2])
--- What is due does not wait, even if nobody has moved it on yet.
+-- A due message is not pending, even if it has not been promoted yet.
 if from <= now then from, after = now + 1, '' end
 local rank = call('ZCOUNT', t.due, '-inf', '(' .. text(from))
 local found, is_more, bytes = {}, 0, 0

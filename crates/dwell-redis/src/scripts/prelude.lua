@@ -1,10 +1,12 @@
--- What every script starts with: the time, the keys by name, and the few steps that all of them are made of.
+-- The common start of all scripts: the time, the keys by name, and shared functions.
 --
--- An item is a message with its past, as a flat list of names and values. It lies in exactly one place: in the hash of
--- what waits, in the stream of one subscription, or in the hash of what is over.
+-- An item is a message with its history, as a flat list of names and values. It is stored in
+-- exactly one place: in the hash of pending messages, in the stream of one subscription, or in the
+-- hash of finished messages.
 local call = redis.call
 local LARGEST = 9007199254740991
--- How many bytes of messages are shown at once, beside the last one; and how many are moved, which takes longer.
+-- Maximum number of bytes that are returned at once, besides the last message, and that are moved,
+-- which takes longer.
 local ENOUGH, HEAVY = 1048576, 262144
 
 local seconds, micros
@@ -14,7 +16,7 @@ if ARGV[1] == '' then
 else
   seconds, micros = math.floor(tonumber(ARGV[1]) / 1000), (tonumber(ARGV[1]) % 1000) * 1000
 end
--- Rounded down to tell what is due, and up to resolve a delay: never early.
+-- Rounded down to decide whether a message is due, and up to resolve a delay: never early.
 local now = seconds * 1000 + math.floor(micros / 1000)
 local later = seconds * 1000 + math.ceil(micros / 1000)
 
@@ -25,10 +27,11 @@ local S = {
   seq = KEYS[1], made = KEYS[2], at = KEYS[3], ids = KEYS[4], over = KEYS[5], ended = KEYS[6], tally = KEYS[7],
   calls = KEYS[8],
 }
--- Which call this is of the link that `calls` belongs to; empty where it does no harm if it comes twice.
+-- Lane and serial number of this call of the link that owns `calls`; empty if a repetition does no
+-- harm.
 local lane, serial = ARGV[6], ARGV[7]
 local T, by_topic = {}, {}
--- The first argument of the script itself.
+-- Index of the script's own first argument.
 local A = 8
 do
   local k = 9
@@ -50,7 +53,8 @@ do
   end
 end
 
--- A script that fails in the middle has done half of its work: what could make it fail is looked for first.
+-- A script that fails in the middle leaves half of its work. Likely causes are therefore checked
+-- first.
 do
   local slot = { 'string', 'zset', 'hash', 'hash', 'hash', 'zset', 'hash', 'hash' }
   local topic = { 'hash', 'hash', 'zset', 'stream', 'hash', 'zset', 'zset', 'stream' }
@@ -103,12 +107,12 @@ local function copy(item)
   return other
 end
 
--- A number that anybody may have written, if it is one of so many digits.
+-- Returns a number that any program may have written, if it has at most this number of digits.
 local function whole(value, digits)
   return value and #value <= digits and string.match(value, '^%d+$') and tonumber(value)
 end
 
--- Names and values that a script can pass on.
+-- Whether this is a list of names and values that a script can pass on.
 local function is_item(list)
   if type(list) ~= 'table' or #list == 0 or #list % 2 == 1 or #list > 2000 then return false end
   for i = 1, #list do
@@ -117,7 +121,7 @@ local function is_item(list)
   return true
 end
 
--- What another program has written there, and is no item, is a message without anything but a body.
+-- Decodes an item. A value of another program that is not an item is a message with a body only.
 local function unpack_item(raw)
   local is_read, item = pcall(cmsgpack.unpack, raw)
   if is_read and is_item(item) then return item end
@@ -135,11 +139,12 @@ local function warn(problem)
   redis.log(redis.LOG_WARNING, 'dwell: ' .. tostring(problem))
 end
 
--- Counted together, and written when the script is done; and what was added to the list of records.
+-- Changes of counts, written at the end of the script, and additions to the list of records.
 local counted, listed = {}, {}
 
--- Does something with one message of many. If it fails, because of what another program has written, that one stays where it was, and
--- the others are not concerned: whatever is added comes before what is removed, and what was counted or listed is taken back.
+-- Processes one message of many. If that fails because of data of another program, the message
+-- stays in its place, and the others are not affected: additions come before removals, and counts
+-- and list entries are taken back.
 local function safely(what, ...)
   local before = {}
   for field, by in pairs(counted) do before[field] = by end
@@ -153,7 +158,7 @@ local function safely(what, ...)
   return is_done
 end
 
--- The same content: what makes two sends under one id the same send.
+-- Whether two contents are equal, so that two sends under one id are the same send.
 local function is_same(a, b)
   for _, name in ipairs({ 'type', 'key', 'content-type', 'body' }) do
     if get(a, name) ~= get(b, name) then return false end
@@ -161,7 +166,8 @@ local function is_same(a, b)
   return true
 end
 
--- When something is due: as a score, and exactly, in words. `a` is at a time, `r` is relative to now.
+-- Returns a due time as a score, and exactly as text. `a` is an absolute time, `r` is relative to
+-- now.
 local function resolve(mode, value)
   local number = tonumber(value)
   if mode == 'n' or (mode == 'r' and number <= 0) then return now, nil end
@@ -173,9 +179,9 @@ local function resolve(mode, value)
   return math.max(number, now), nil
 end
 
-------------------------------------------------------------------------------------------- calls that come twice
+-------------------------------------------------------------------------------------------------- repeated calls
 
--- The last call in a lane, and how it was answered.
+-- Returns the last call of a lane and its answer.
 local function last_call(of)
   local found = call('HGET', S.calls, of)
   if not found then return nil end
@@ -185,18 +191,19 @@ end
 
 local function remember_call(of, number, answer)
   call('HSET', S.calls, of, number .. '\n' .. cmsgpack.pack(answer))
-  -- The link of a process that is gone leaves nothing behind.
+  -- The calls of a link whose process has ended expire.
   call('PEXPIRE', S.calls, 3600000)
 end
 
--- How this call was answered if it has come before. One that was given up, and comes later than the next of its lane, is refused.
+-- Returns the answer of this call if it was made before. A call that arrives after the next one of
+-- its lane is refused.
 local function answered()
   local number, answer = last_call(lane)
   if number == serial then return answer end
   if number and tonumber(number) > tonumber(serial) then return { 'outdated' } end
 end
 
--- The end of a script that must not run twice.
+-- Ends a script that must not run twice.
 local function answer_once(with)
   remember_call(lane, serial, with)
   return with
@@ -223,7 +230,8 @@ local function line(at, state, by, item, error)
   return cjson.encode({ at, state, by or '', handled, failed, error or '' }) .. '\n'
 end
 
--- Writes into an item what it became. How it came to be is told by its other fields as long as nothing else happened.
+-- Records the state of an item. Its other fields describe how it was reached, as long as nothing
+-- else happened.
 local function became(item, before, at, state, by, error)
   if not has_ledger then return end
   local past = get(item, 'past') or line(whole(get(item, 'born'), 15) or now, before or state, nil, item, nil)
@@ -232,7 +240,7 @@ local function became(item, before, at, state, by, error)
   put(item, 'past', past)
 end
 
--- A number of its own for a new item.
+-- Assigns a unique number to a new item.
 local function enroll(item)
   if not has_ledger then return end
   put(item, 'n', text(call('INCR', S.seq)))
@@ -265,7 +273,7 @@ local function remove_word(key, field, word)
   if kept then call('HSET', key, field, kept) else call('HDEL', key, field) end
 end
 
--- Tells where an item lies that does not wait.
+-- Records where an item that is not pending is stored.
 local function locate(item, id, where)
   if not has_ledger then return end
   local n = get(item, 'n')
@@ -278,14 +286,14 @@ local function unlocate(item, id)
   if n and call('HDEL', S.at, n) == 1 then remove_word(S.ids, id, n) end
 end
 
--- Nothing is left of an item but what is remembered of its id.
+-- Removes an item. Only the record of its id remains.
 local function forget(item, id)
   if not has_ledger or not get(item, 'n') then return end
   unlocate(item, id)
   call('ZREM', S.made, id .. '/' .. get(item, 'n'))
 end
 
--- What is over is kept for a while.
+-- Keeps a finished item for a while.
 local function finish(item, id, of, state, result)
   if not has_ledger or not get(item, 'n') then return end
   if keep_done <= 0 then return forget(item, id) end
@@ -301,7 +309,7 @@ local function finish(item, id, of, state, result)
   count(of, state, 1)
 end
 
--------------------------------------------------------------------------------------------------- what is known
+---------------------------------------------------------------------------------------------------- known names
 
 local function remember(t, name, due, content)
   if keep_ids <= 0 then return end
@@ -321,7 +329,7 @@ local function has_record(name)
   return call('HEXISTS', S.ids, name) == 1 or (id and call('HEXISTS', S.ids, id) == 1)
 end
 
--- What is known about a name: when it was due, and its content; either may be empty.
+-- Returns the recorded due time and content of a name. Either may be empty.
 local function known(t, name)
   local found = call('HGET', t.known, name)
   if not found then return nil end
@@ -330,8 +338,8 @@ local function known(t, name)
   return string.match(found, '^(%S*) (.*)$')
 end
 
--- What a send is answered if this is known about its name. A content that starts with `!` is being sent to another broker, and
--- nobody knows yet whether that succeeded: the same content is sent again. With `!!`, an earlier send of it is in doubt as well.
+-- Returns the answer to a send with this record of its name. A content that starts with `!` is
+-- being sent to another broker with an unknown outcome: the same content is sent again.
 local function answer_known(due, first, content)
   if not first or first == '' then return nil end
   local sending, its = string.match(first, '^(!*)(.*)$')
@@ -339,14 +347,15 @@ local function answer_known(due, first, content)
   return { first == content and 'duplicate' or 'conflict', due }
 end
 
----------------------------------------------------------------------------------------------------- what waits
+---------------------------------------------------------------------------------------------- pending messages
 
 local earliest = {}
 
--- The name of a plain publish. It is found from the message id; all other names of a message are in `aliases`.
+-- Returns the name of a plain publish. It follows from the message id; all other names of a message
+-- are in `aliases`.
 local function published(t, id) return id .. '@' .. t.topic end
 
--- Whether the entry of this name goes to a dead-letter topic, directly or by way of a forwarder.
+-- Whether the entry of this name goes to a dead-letter topic, directly or through a forwarder.
 local function is_dead_letter(name)
   local topic = string.match(name, '@([^@/#~+&]*)[^@]*$') or ''
   return string.find(topic, '%.dlq$') ~= nil or string.find(topic, '%.invalid$') ~= nil
@@ -366,7 +375,7 @@ local function id_of(t, name, item)
   return string.sub(name, -#ending) == ending and string.sub(name, 1, -#ending - 1) or name
 end
 
--- Some of the names in `aliases` of this message, behind one.
+-- Returns some of this message's names in `aliases`, after a given name.
 local function aliases_of(t, id, after, most)
   local from = after == '' and '[' or '('
   local members = call('ZRANGEBYLEX', t.aliases, from .. id .. '\0' .. after, '(' .. id .. '\1', 'LIMIT', 0, most)
@@ -374,7 +383,8 @@ local function aliases_of(t, id, after, most)
   return members
 end
 
--- All names under which entries of this message may be stored. The message id is one of them: another program may have chosen it.
+-- Returns all names under which entries of this message may be stored. One of them is the message
+-- id, which another program may have chosen as a name.
 local function names_of(t, id)
   local names = { published(t, id), id }
   for _, name in ipairs(aliases_of(t, id, '', -1)) do names[#names + 1] = name end
@@ -386,15 +396,15 @@ local function stored(t, name)
   return raw and unpack_item(raw)
 end
 
--- A name without an entry.
+-- Returns a name without an entry.
 local function free_name(t, name)
   local free = name
   while call('HEXISTS', t.waiting, free) == 1 do free = name .. '&' .. text(call('INCR', S.seq)) end
   return free
 end
 
--- The name of a copy or of a moved message, and the entry that it replaces: an earlier copy of the same content, because the
--- settlement that made it is repeated. Every other entry stays.
+-- Returns the name of a copy or of a moved message, and the entry that it replaces: an earlier copy
+-- with the same content, because the settlement that made it is repeated. Every other entry stays.
 local function name_of_copy(t, name, content, item)
   for _, own in ipairs({ name, name .. '&' .. content }) do
     local there = stored(t, own)
@@ -403,7 +413,7 @@ local function name_of_copy(t, name, content, item)
   return free_name(t, name)
 end
 
--- Stores an item until it is due. `id` is that of its message.
+-- Stores an item until it is due. `id` is its message id.
 local function wait(t, name, id, item, score, exact)
   local first = call('ZRANGE', t.due, 0, 0, 'WITHSCORES')
   if not first[2] or score < tonumber(first[2]) then earliest[t] = true end
@@ -418,7 +428,7 @@ local function wait(t, name, id, item, score, exact)
   call('ZADD', t.due, score, name)
 end
 
--- Takes an item from what waits.
+-- Removes an item from the pending messages.
 local function unwait(t, name)
   local item = stored(t, name)
   if not item then return nil end
@@ -431,23 +441,23 @@ local function unwait(t, name)
   return item, id, tonumber(score)
 end
 
--- The end of every script that changes something: the counts are written, and whoever sleeps until the next due time is told
--- of an earlier one.
+-- Ends every script that changes something: writes the counts, and signals an earlier due time to
+-- waiting promoters.
 local function conclude()
   for field, by in pairs(counted) do
     local is = by == 0 and 1 or redis.pcall('HINCRBY', S.tally, field, by)
-    -- What is no number was not written by us.
+    -- An invalid number was not written by Dwell.
     if type(is) == 'table' or is <= 0 then call('HDEL', S.tally, field) end
   end
   for t in pairs(earliest) do call('XADD', t.wake, 'MAXLEN', 1, '*', 'due', 'earlier') end
 end
 
-------------------------------------------------------------------------------------------------- what is ready
+------------------------------------------------------------------------------------------------ ready messages
 
 -- Adds an item to the stream of one subscription.
 local function add(s, item, id)
   if has_ledger and not get(item, 'n') then
-    -- It came while there was no ledger, or another program has put it there.
+    -- It was stored without a ledger, or by another program.
     enroll(item)
     list(item, id)
   end
@@ -458,18 +468,18 @@ local function add(s, item, id)
   end
 end
 
--- Where something for this topic goes that is due: `to` is a subscription, or empty for all. Nil if there is none of
--- that name.
+-- Returns the destinations of a due message of this topic. `to` is a subscription, or empty for
+-- all. Returns nil if the subscription does not exist.
 local function destinations(t, to)
   if to == '' then return t.subs end
   local s = t.names[to]
   return s and { s } or nil
 end
 
--- For how long one is left alone that could not be moved.
+-- How long an item that could not be moved is left alone.
 local ALONE = 60000
 
--- What one subscription cannot take now waits for that one.
+-- Stores an item that one subscription cannot accept now as pending for that subscription.
 local function put_off(s, item, id)
   local t, due = s.t, get(item, 'due')
   local name = free_name(t, published(t, id) .. '/' .. s.name)
@@ -479,7 +489,8 @@ local function put_off(s, item, id)
   wait(t, name, id, item, now + ALONE, due)
 end
 
--- Makes an item ready for these. What nobody wants is dropped, and counted.
+-- Makes an item ready for these subscriptions. A message without a subscription is discarded and
+-- counted.
 local function deliver(t, subs, item, id)
   if #subs == 0 then
     call('HINCRBY', t.config, 'discarded', 1)
@@ -493,7 +504,8 @@ local function deliver(t, subs, item, id)
     end
     return
   end
-  -- All have their numbers before the first is added: where one cannot be had, none is.
+  -- All copies get their numbers before the first is added. If one number is not available, none is
+  -- added.
   local copies = { item }
   for i = 2, #subs do
     copies[i] = item
@@ -510,19 +522,19 @@ local function deliver(t, subs, item, id)
   end
   if #missed == #subs then error(problem, 0) end
   for _, i in ipairs(missed) do
-    -- The others have theirs, and must not get it again.
+    -- The other subscriptions have their copies, and must not receive another.
     warn(problem)
     put_off(subs[i], copies[i], id)
   end
 end
 
--- What has waited under this name is due.
+-- Promotes the entry with this name.
 local function fire(t, name, score, item)
   local id = id_of(t, name, item)
   put(item, 'id', id)
   local to, once, state = get(item, 'to') or '', get(item, 'once'), get(item, 'state') or 'scheduled'
   local due = get(item, 'due') or text(tonumber(score))
-  -- By-id calls look for the message id, too.
+  -- Lookups by id also use the message id.
   if name ~= published(t, id) then remember(t, id, due) end
   remember(t, name, due, once and string.sub(once, 2))
   count(home(t, to, item), shown(t, state), -1)
@@ -532,29 +544,29 @@ local function fire(t, name, score, item)
   put(item, 'copy', nil)
   put(item, 'due', due)
   became(item, shown(t, state), now, shown(t, 'ready'))
-  -- Its subscription is there: subscriptions are never removed.
+  -- Its subscription exists, because subscriptions are never removed.
   deliver(t, destinations(t, to) or {}, item, id)
   call('ZREM', t.aliases, id .. '\0' .. name)
 end
 
--- How much may still be done in this script, and how many bytes of messages may be moved. Whoever waits for the server meanwhile does
--- not wait long.
+-- The remaining work and bytes of this script, so that other clients do not wait long.
 local left, bytes_left = 0, HEAVY
 
--- Does some of what there is to do: `what` is told how much at most, and says how much it did and whether there is more. Where
--- messages are large, it ends with the one that is too much; one is always done.
+-- Does some of the work: `what` receives the maximum, and returns how much it did and whether there
+-- is more. With large messages it ends with the one that exceeds the limit; at least one is always
+-- processed.
 local function some(what, of)
   local done, is_more = what(of, math.max(left, 10))
   left = left - done
   return is_more
 end
 
--- How many go to all subscriptions of a topic, where so much may be done.
+-- Returns how many messages can go to all subscriptions of a topic within a limit.
 local function share(t, most)
   return math.ceil(most / math.max(#t.subs, 1))
 end
 
--- Makes some of what is due ready.
+-- Promotes some of the due messages.
 local function promote(t, most)
   most = share(t, most)
   local due = call('ZRANGEBYSCORE', t.due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
@@ -577,14 +589,14 @@ local function promote(t, most)
   return looked * math.max(#t.subs, 1), looked == most or looked < #due / 2
 end
 
--- How long until the next is due, in milliseconds; -1 if nothing waits.
+-- Returns the time until the next message is due, in milliseconds; -1 if none is pending.
 local function until_next(key)
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if not first[2] then return -1 end
   return math.max(0, tonumber(first[2]) - now)
 end
 
--- Takes an entry out of its stream, whoever has it.
+-- Removes an entry from its stream, leased or not.
 local function take_out(s, entry)
   call('XACK', s.ready, 'dwell', entry)
   call('XDEL', s.ready, entry)
@@ -597,8 +609,7 @@ local function read_entry(s, entry)
   return found[1] and found[1][2]
 end
 
--- The fence, the consumer, the time and the worker of an entry in flight.
--- Nobody holds a delivery of a subscription that does not exist.
+-- Returns the fence, the consumer, the time and the worker of an entry in flight.
 local function holder_of(s, entry)
   if not s then return nil end
   local held = call('HGET', s.held, entry)
@@ -607,24 +618,24 @@ local function holder_of(s, entry)
   return of[1], of[2], tonumber(of[3]) or 0, of[4] or of[2]
 end
 
--- Fields that mean something to us, wherever among many others they stand.
+-- Fields with a meaning, at any position among others.
 local MEANINGFUL = {
   'id', 'x-dwell-id', 'to', 'delay', 'due', 'type', 'key', 'content-type', 'headers', 'body', 'handled', 'failed', 'n', 'born', 'tries',
   'past', 'from', 'first',
 }
 
--- What another program has written may have more fields than a script can pass on.
+-- Limits an item of another program to the number of fields that a script can pass on.
 local function passable(item)
   if #item <= 1000 then return item end
   local first = {}
-  -- Some of ours come in addition.
+  -- Dwell adds some fields.
   for i = 1, 900 do first[i] = item[i] end
   for _, name in ipairs(MEANINGFUL) do put(first, name, get(item, name)) end
   put(first, 'x-dwell-unreadable-headers', text(#item / 2 - 450) .. ' fields were left out')
   return first
 end
 
--- Puts back what somebody held, as it came. `is_counted` if that was not by his own will.
+-- Puts a delivery back unchanged. `is_counted` if its consumer did not release it.
 local function put_back(s, entry, is_counted, by, error)
   local item = read_entry(s, entry)
   if not item then return take_out(s, entry) end
@@ -632,7 +643,7 @@ local function put_back(s, entry, is_counted, by, error)
   item = passable(item)
   local id = get(item, 'id') or entry
   put(item, 'id', id)
-  -- What identifies it however often it is put back: see `Receipt::identity`.
+  -- The identity of the message across redeliveries: see `Receipt::identity`.
   if not get(item, 'first') then put(item, 'first', entry) end
   if is_counted then put(item, 'tries', text((whole(get(item, 'tries'), 9) or 0) + 1)) end
   if not get(item, 'due') then put(item, 'due', string.match(entry, '^%d+')) end
@@ -650,8 +661,9 @@ local function put_back(s, entry, is_counted, by, error)
   take_out(s, entry)
 end
 
--- Gives back some of what has run out. Each is as much work as making four others ready; and far fewer at a time, so that a
--- server that is slow for a moment is still not away for long: dead workers have left a great many behind.
+-- Recovers some deliveries with an expired lease. Each is as much work as promoting four messages,
+-- so far fewer are recovered at a time: after a crash there may be very many, and the server must
+-- stay responsive.
 local function recover(s, most)
   most = math.ceil(most / 10)
   local expired = call('ZRANGEBYSCORE', s.leases, '-inf', now, 'LIMIT', 0, most)
@@ -664,7 +676,7 @@ local function recover(s, most)
   return 10 * looked, looked == most or looked < #expired
 end
 
--- A time that another program has written, or why it is none.
+-- Returns a time that another program has written, or why it is invalid.
 local function foreign_time(item, name)
   local value = get(item, name)
   if not value then return nil end
@@ -673,8 +685,9 @@ local function foreign_time(item, name)
   return nil, '`' .. name .. '` is not a number of milliseconds'
 end
 
--- Takes in what another program has put into the stream of what comes in. What cannot be read becomes ready as such, so that it is
--- given up with the reason, and never handled too early or by somebody else.
+-- Takes in a message from the stream of incoming messages of other programs. An unreadable message
+-- becomes ready with its problem, so that it is rejected with the reason, and never handled too
+-- early or by the wrong subscription.
 local function take_one_in(t, entry, item)
   item = passable(item)
   local id = get(item, 'id') or get(item, 'x-dwell-id')
@@ -719,12 +732,14 @@ local function take_one_in(t, entry, item)
   end
 end
 
--- The last that came in while some of it could not be taken in: whoever waits for more waits for what comes behind it.
+-- Last incoming entry when some of them could not be taken in. Waiting clients wait for later
+-- entries.
 local stuck_at = '0-0'
--- So many that cannot be taken in hold up nobody.
+-- Maximum number of entries that may be skipped, so that they do not block the others.
 local MOST_STUCK = 10
 
--- Takes some of that in, one by one: nobody knows before how large they are. What cannot be taken in stays there, and is tried again.
+-- Takes in some entries, one by one, because their sizes are unknown. An entry that cannot be taken
+-- in stays, and is retried.
 local function take_in(t, most)
   most = share(t, most)
   local looked, stuck, from, is_more = 0, 0, '-', true
@@ -744,7 +759,7 @@ local function take_in(t, most)
   end
   if stuck > 0 then
     stuck_at = call('XREVRANGE', t.incoming, '+', '-', 'COUNT', 1)[1][1]
-    -- Where nothing could be, there is no hurry.
+    -- If none could be taken in, there is no hurry.
     is_more = is_more and looked > stuck
   end
   return looked * math.max(#t.subs, 1), is_more

@@ -1,13 +1,14 @@
--- Makes ready what is due in one topic, what other programs have put there, and what dead workers held. Argument: how much in
--- all. Answers whether there is more, how long until the next in milliseconds (-1 for never), the last signal, and the last of what
--- other programs have put there if some of that could not be taken in.
+-- Promotes due messages of one topic, takes in messages of other programs, and recovers deliveries
+-- of dead workers. Argument: maximum amount of work. Returns whether there is more, the time until
+-- the next message is due in milliseconds (-1 for never), the last signal, and the last incoming
+-- entry if some could not be taken in.
 local t = T[1]
 left = tonumber(ARGV[A])
 local is_more = some(take_in, t)
 is_more = some(promote, t) or is_more
 local wait_for = until_next(t.due)
 for _, s in ipairs(t.subs) do
-  -- Those behind have their turn in the next round.
+  -- The remaining deliveries follow in the next round.
   is_more = bytes_left <= 0 or some(recover, s) or is_more
   local lease = until_next(s.leases)
   if lease >= 0 and (wait_for < 0 or lease < wait_for) then wait_for = lease end

@@ -1,6 +1,7 @@
--- The records of some messages, or one window of all of them, in the order in which they came to be. Arguments: `ids` and ids,
--- or `page`, a time, an id and how many. Answers place, topic, name, due, item and holder of each: by id, and not of the last ids
--- where those before them have much to show; of a page also where it ended.
+-- Returns the records of some messages, or one page of all records, in the order of their creation.
+-- Arguments: `ids` and ids, or `page`, a time, an id and the maximum number. Returns place, topic,
+-- name, due time, item and holder of each. By id, the last ids may be missing if the records before
+-- them are large. A page also returns where it ended.
 local found = {}
 
 local function waiting(t, name, n)
@@ -10,7 +11,7 @@ local function waiting(t, name, n)
   if n and get(item, 'n') ~= n then return end
   local score = tonumber(call('ZSCORE', t.due, name))
   put(item, 'id', id_of(t, name, item))
-  -- A due message is ready, even if nobody has promoted it yet.
+  -- A due message is ready, even if it has not been promoted yet.
   local place = score and score <= now and 'd' or 'w'
   found[#found + 1] = { place, t.topic, get(item, 'to') or '', get(item, 'due') or text(score), item, {} }
   return true
@@ -33,7 +34,7 @@ local function located(n)
     local holder = {}
     if token then
       local ends = tonumber(call('ZSCORE', s.leases, entry) or 0)
-      -- How long it still lasts is told here: the clock of who reads this may be another.
+      -- The remaining time is computed here, because the reader's clock may differ.
       holder = { worker, text(at), text(ends), text(math.max(0, ends - now)) }
     end
     local due = get(item, 'due') or string.match(entry, '^%d+')
@@ -56,13 +57,13 @@ local function of_id(id)
   for _, t in ipairs(T) do
     for _, name in ipairs(names_of(t, id)) do
       local item = stored(t, name)
-      -- Another message may have a name that looks like this one's.
+      -- Another message may have a name that looks like this message's.
       if item and id_of(t, name, item) == id then waiting(t, name) end
     end
   end
 end
 
--- How many bytes a record shows.
+-- Returns the number of bytes of a record.
 local function weight(record)
   return #(get(record[5], 'body') or '') + #(get(record[5], 'result') or '')
 end

@@ -1,5 +1,6 @@
--- Records sends to another broker under ids that users chose. Six arguments for each: the step (`begin`, `sent` or `unsent`), what
--- a known id means (`f` fail, `r` replace), content, name, when it is due, item. Answers one pair each, as `accept.lua` does.
+-- Records sends to another broker with ids that users chose. Six arguments for each: the step
+-- (`begin`, `sent` or `unsent`), handling of a known id (`f` fail, `r` replace), content, name, due
+-- time, item. Returns one pair each, as `accept.lua` does.
 local t = T[1]
 local answers = {}
 
@@ -39,7 +40,7 @@ for a = A, #ARGV, 6 do
       remember(t, name, nil, (is_again and '!!' or '!') .. content)
     end
   elseif step == 'sent' then
-    -- By-id calls look for the message id, too.
+    -- Lookups by id also use the message id.
     if name ~= published(t, id) then remember(t, id) end
     remember(t, name, due, content)
   elseif first == '!' .. content then

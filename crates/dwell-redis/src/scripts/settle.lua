@@ -1,17 +1,18 @@
--- Settles deliveries of one subscription, each by its entry, its fence and its owner. Sixteen arguments for each: entry,
--- fence, action, worker, error, result, and for a move: topic, subscription, due (kind and value), name, content, state,
--- where it came from, item; and the call that may have settled it before. Answers one word each.
+-- Settles deliveries of one subscription, each by its entry, its fence and its owner. Sixteen
+-- arguments for each: entry, fence, action, worker, error, result, and for a move: topic,
+-- subscription, due time (kind and value), name, content, state, origin, item; and the call that
+-- may have settled it before. Returns one word each.
 local t = T[1]
 local s, owner = t.names[ARGV[A]], ARGV[A + 1]
 local again = answered()
 if again then return again end
 local answers = {}
 
--- The answers of calls that nobody heard of again, by lane and number. To one that has not come: those that it gets if it
--- comes later.
+-- The answers of earlier calls with an unknown outcome, by lane and number. For a call that has not
+-- arrived: the answers that it gets if it arrives later.
 local unheard = {}
 
--- Which of them may have settled a delivery before, and which of its answers that was.
+-- Returns which of them may have settled a delivery before, and with which answer.
 local function before(written)
   local call_of, number, index = string.match(written, '^(%d+) (%d+) (%d+)$')
   if not call_of then return nil end
@@ -113,7 +114,7 @@ for a = A + 2, #ARGV, 16 do
   safely(function() word = settle(a) end)
   local its, index = before(ARGV[a + 15])
   if its and word == 'stale' and its.answers[2][index] == 'ok' then word = 'ok' end
-  -- If nobody hears of this one either, the next still asks what the first has answered.
+  -- If this answer is lost as well, the next attempt still refers to the first call.
   if its and word == 'ok' then its.answers[2][index] = 'ok' end
   answers[#answers + 1] = word
 end

@@ -1,16 +1,17 @@
--- Forgets what need not be kept, a little at a time: records of what is over, ids, and consumers that are gone; and gives back
--- what somebody read from a stream by hand. Arguments: how much at most, how long a consumer may be idle, in milliseconds,
--- for how long an entry may be in hands that have no lease, and behind which entries to look for those: stream and entry of
--- each. Answers whether there is more, and such pairs again.
+-- Removes expired data in small steps: records of finished messages, ids, and dead consumers; and
+-- releases deliveries that were read from a stream by hand. Arguments: maximum amount of work, idle
+-- time of a dead consumer in milliseconds, idle time of a delivery without a lease in milliseconds,
+-- and where to continue the search for these: stream and entry of each. Returns whether there is
+-- more, and such pairs again.
 local limit, idle, stray = tonumber(ARGV[A]), tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2])
--- How many may still be given back: each is a lot of work.
+-- Maximum number of releases, each of which is a lot of work.
 local room = math.ceil(limit / 10)
--- And how many pages of what is in somebody's hands are looked at, in all subscriptions.
+-- Maximum number of pages of deliveries to scan, in all subscriptions.
 local pages = 5
 local is_more = false
 local behind, stopped = {}, {}
 for a = A + 3, #ARGV, 2 do behind[ARGV[a]] = ARGV[a + 1] end
--- The first round looks at everything, those after it only at what was left.
+-- The first round scans everything, later ones only the rest.
 local is_first = #ARGV < A + 3
 
 local function is_pending(id)
@@ -34,7 +35,8 @@ for _, n in ipairs(over) do
     if of and state and id then
       count(of, state, -1)
       forget(item, id)
-      -- An id that was remembered longer because of this record goes with it, unless another message has it.
+      -- An id that was remembered longer because of this record expires with it, unless another
+      -- message has it.
       if keep_done >= keep_ids and call('HEXISTS', S.ids, id) == 0 and not is_pending(id) then
         for _, t in ipairs(T) do
           local names = { published(t, id), id }
@@ -61,12 +63,13 @@ for _, t in ipairs(T) do
   end
   is_more = is_more or #old == limit
   for _, s in ipairs(t.subs) do
-    -- Looked at and not claimed: what somebody holds stays his, however long he renews its lease.
+    -- Read without a claim, so that a leased delivery stays with its consumer, however long its
+    -- lease is renewed.
     local from = behind[s.ready] or (is_first and '-')
     local consumers = from and redis.pcall('XINFO', 'CONSUMERS', s.ready, 'dwell')
     if consumers and not consumers.err then
       while from and pages > 0 and room > 0 and bytes_left > 0 do
-        -- Not with `IDLE`: the server would look through all of them for the first.
+        -- Without `IDLE`, because the server would scan all of them for the first.
         local found = call('XPENDING', s.ready, 'dwell', from, '+', limit)
         for _, pending in ipairs(found) do
           if pending[3] >= stray and call('HEXISTS', s.held, pending[1]) == 0 then

@@ -1,4 +1,5 @@
-//! A private Redis server that writes everything to its disk before it confirms, and is killed like everybody else.
+//! A private Redis server that writes to its disk before it confirms, and is killed like the
+//! workers.
 
 use dwell_conformance::{
     Abilities, Namespace, Rig, Time, kills,
@@ -12,7 +13,7 @@ pub(crate) struct ServerRig {
     /// Options of the URL.
     options: &'static str,
     seams: Seams,
-    /// Only the one who orders the kills has it; workers are told where it is.
+    /// Only the orchestrator has it. Workers receive its URL.
     server: Mutex<Option<RedisServer>>,
 }
 
@@ -35,7 +36,7 @@ impl ServerRig {
     }
 }
 
-/// A run whose messages never waited in a bucket would prove nothing about them.
+/// Without any message in a bucket, the run would prove nothing about buckets.
 impl Drop for ServerRig {
     fn drop(&mut self) {
         let server = self.server.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -45,7 +46,7 @@ impl Drop for ServerRig {
         };
         let said =
             server.cli(&["eval", "return #redis.call('keys', '*:buckets')", "0"]).map(|said| said.stdout);
-        assert_ne!(said.unwrap_or_default().trim_ascii(), b"0", "no message has waited in a bucket");
+        assert_ne!(said.unwrap_or_default().trim_ascii(), b"0", "no message was stored in a bucket");
     }
 }
 

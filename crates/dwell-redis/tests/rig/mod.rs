@@ -1,4 +1,5 @@
-//! A real server for all cases, and another for those that restart it; or one of the tester's own.
+//! A shared private server for all cases, and separate ones for those that restart it; or a server
+//! of the tester.
 
 use dwell_conformance::{
     Abilities, BadUrl, Foreign, Namespace, Pace, Proxy, Rig, ServerFault, Time,
@@ -18,12 +19,13 @@ use std::{
 pub(crate) enum Broker {
     Server(RedisServer),
     Cluster(RedisCluster),
-    /// Not ours.
+    /// A server that this rig does not own.
     Foreign(String),
 }
 
 impl Broker {
-    /// `survives` if it will be killed: a server that writes to its disk once a second may lose what it confirmed since.
+    /// `survives` if it will be killed: a server that writes to its disk once a second may lose
+    /// confirmed data.
     fn start(is_cluster: bool, survives: bool) -> io::Result<Self> {
         let fsync = if survives { "always" } else { "everysec" };
         let options = RedisOptions::default().with("appendfsync", fsync);
@@ -41,7 +43,7 @@ impl Broker {
         }
     }
 
-    /// Behind these proxies: one for a server, and one for each of a cluster.
+    /// Starts it behind these proxies: one for a server, and one for each server of a cluster.
     fn start_behind(is_cluster: bool, proxies: &[Arc<Proxy>]) -> io::Result<Self> {
         let options = RedisOptions::default().with("appendfsync", "everysec");
         if is_cluster {
@@ -64,7 +66,7 @@ impl Broker {
                 Ok(())
             }
             (Self::Cluster(cluster), ServerFault::Empty) => {
-                // Replicas refuse it, and follow their masters.
+                // Replicas refuse the command, and follow their masters.
                 cluster.servers().iter().try_for_each(|server| server.cli(&["flushall"]).map(drop))
             }
             _ => Err(io::Error::other(format!("{fault:?} is not declared"))),
@@ -75,12 +77,13 @@ impl Broker {
         match self {
             Self::Server(server) => server.restart(),
             Self::Cluster(cluster) => cluster.restart(),
-            Self::Foreign(_) => Err(io::Error::other("not ours to restart")),
+            Self::Foreign(_) => Err(io::Error::other("the server cannot be restarted")),
         }
     }
 }
 
-/// Makes a replica of this server the master, and this server its replica, as Sentinel does: writes pause meanwhile.
+/// Makes a replica of this server the master, and this server its replica, as Sentinel does. Writes
+/// are paused meanwhile.
 fn fail_over(old: &RedisServer) -> io::Result<RedisServer> {
     let said = |server: &RedisServer, arguments: &[&str]| {
         let output = server.cli(arguments)?;
@@ -107,23 +110,23 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What all cases share that restart nothing.
+/// URL of the server that all cases without restarts share.
 static SHARED: OnceLock<String> = OnceLock::new();
 static KEPT: Mutex<Vec<Broker>> = Mutex::new(vec![]);
 
-/// The URL of a server that was given to us: by the tester, or by the test that started this worker.
+/// Returns the URL of a given server: from the tester, or from the test that started this worker.
 fn given(is_cluster: bool) -> Option<String> {
     let name = if is_cluster { "DWELL_TEST_REDIS_CLUSTER_URL" } else { "DWELL_TEST_REDIS_URL" };
     std::env::var(name).ok()
 }
 
-/// What a worker that the suite starts was told.
+/// Returns the namespace that a worker of the suite received.
 fn told() -> Option<String> {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--hold-deliveries").skip(1);
     std::fs::read_to_string(note(&arguments.next()?)).ok()
 }
 
-/// Where another process finds the server of a case.
+/// Path of the file with the URL of a case's server, for other processes.
 fn note(namespace: &str) -> PathBuf {
     let directory = std::env::temp_dir().join("dwell-redis-conformance");
     let _ = std::fs::create_dir_all(&directory);
@@ -138,7 +141,7 @@ pub(crate) struct RedisRig {
     seams: Seams,
     own: Arc<Mutex<Option<Broker>>>,
     proxies: Mutex<Vec<Arc<Proxy>>>,
-    /// All pending messages wait in a file of SQLite.
+    /// SQLite file with all pending messages.
     store: Option<Mutex<Option<(PathBuf, Sqlite)>>>,
 }
 
@@ -200,7 +203,8 @@ impl Rig for RedisRig {
         Box::pin(async move {
             let url = self.url()?;
             std::fs::write(note(&namespace.to_string()), &url).map_err(unavailable)?;
-            // Names of its own for each case, so that one that asks for all there is does not meet the others.
+            // A separate prefix for each case, so that cases that list everything do not see other
+            // cases.
             let url = format!("{url}?prefix={namespace}&max_body=1048576{}", self.options);
             let redis = dwell_redis::connect(&TransportUrl::parse(&url)?, seams).await?;
             Ok(Arc::new(redis) as Arc<dyn Transport>)
@@ -226,7 +230,7 @@ impl Rig for RedisRig {
         dwell_core::ready(self.store.as_ref().map(open).transpose())
     }
 
-    /// A lease that no case loses because the machine stands still for a moment.
+    /// A lease that is not lost because of a short stall of the machine.
     fn pace(&self) -> Pace {
         Pace { lease: Duration::from_secs(5), ..Pace::REAL }
     }
@@ -235,7 +239,7 @@ impl Rig for RedisRig {
         let abilities = Abilities::default().with_foreign().with_processes();
         match (given(self.is_cluster), self.is_cluster) {
             (Some(_), _) => abilities,
-            // A cluster fails over by itself, and may lose what its replicas do not have.
+            // A cluster fails over automatically, and may lose data that its replicas lack.
             (None, true) => abilities.with_restart().with_proxy().with_empty(),
             (None, false) => abilities.with_restart().with_proxy().with_suspend().with_replace().with_empty(),
         }
@@ -271,7 +275,7 @@ impl Rig for RedisRig {
             let (own, proxies) = (self.own.clone(), lock(&self.proxies).clone());
             let injected = tokio::task::spawn_blocking(move || match &mut *lock(&own) {
                 Some(broker) => broker.inject(fault, &proxies),
-                None => Err(io::Error::other("it has no server of its own")),
+                None => Err(io::Error::other("the rig has no separate server")),
             });
             injected.await.map_err(unavailable)?.map_err(unavailable)
         })
@@ -284,7 +288,7 @@ impl Rig for RedisRig {
         })
     }
 
-    /// With `redis-cli`, as the documentation says.
+    /// With `redis-cli`, as the documentation shows.
     fn put_foreign<'a>(&'a self, topic: &'a str, message: Foreign) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let url = self.url()?;
@@ -320,7 +324,7 @@ impl Rig for RedisRig {
             bad("no database", "redis://localhost/x", ErrorKind::Config),
             bad("unknown option", &format!("redis://{host}?prefx=a"), ErrorKind::Config),
             bad("no such word", &format!("redis://{host}?promoter=nowhere"), ErrorKind::Config),
-            bad("nobody there", "redis://127.0.0.1:1", ErrorKind::Unavailable),
+            bad("no server", "redis://127.0.0.1:1", ErrorKind::Unavailable),
             bad("no TLS", &format!("rediss://{host}"), ErrorKind::Unavailable),
             bad("no such file", &format!("rediss://{host}?ca=/nowhere.pem"), ErrorKind::Config),
         ];

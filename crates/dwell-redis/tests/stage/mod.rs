@@ -1,4 +1,4 @@
-//! What tests with a server of their own begin with: a topic of orders, and who receives them.
+//! Common setup of tests with a separate server: a topic of orders, and its consumer.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use dwell_conformance::servers::redis::RedisServer;
@@ -15,7 +15,7 @@ pub(crate) async fn connect(url: &str) -> Result<Redis> {
     dwell_redis::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
 }
 
-/// Its leases are short: some tests wait for one to run out.
+/// A subscription with short leases, because some tests wait for one to expire.
 pub(crate) fn mail() -> Subscription {
     Subscription { lease: Duration::from_secs(2), ..Subscription::new("orders", "mail") }
 }
@@ -42,12 +42,12 @@ pub(crate) async fn settle(consumer: &Arc<dyn Consumer>, delivery: Delivery, act
     assert!(unsettled.is_empty(), "{unsettled:?}");
 }
 
-/// What the server answers.
+/// Returns the answer of the server.
 pub(crate) fn said(server: &RedisServer, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&server.cli(arguments).unwrap().stdout).trim().to_owned()
 }
 
-/// Whether somebody waits for replicas there now: who is idle has a last command as well.
+/// Whether a client is waiting for replicas now. Idle clients have a last command as well.
 pub(crate) fn is_waiting(server: &RedisServer) -> bool {
     let clients = said(server, &["client", "list"]);
     clients.lines().any(|client| client.contains("cmd=wait") && client.contains("flags=b"))

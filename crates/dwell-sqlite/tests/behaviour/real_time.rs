@@ -43,7 +43,7 @@ async fn no_message_is_early_by_a_microsecond() {
         "no deferral and no retry is early by a microsecond",
         "no rescheduled message is early by a microsecond",
         "a delayed send is never early",
-        "a millisecond is waited for",
+        "delays of a millisecond",
     ];
     let options = Options { filters: cases.map(str::to_owned).to_vec(), ..Options::default() };
     let report = run_all(RealTimeRig::new, &options, |_| {}).await;

@@ -1,4 +1,4 @@
-//! Starting what was described.
+//! Starts a bus from its builder.
 
 use super::Builder;
 use crate::{
@@ -17,7 +17,7 @@ use dwell_engine::{Engine, Observer};
 use std::sync::Arc;
 
 impl Builder {
-    /// Opens the transport and starts everything: what cannot work is an error here, and nothing is left running.
+    /// Opens the transport and starts the bus. If this fails, nothing is left running.
     ///
     /// ```
     /// use dwell::{Bus, ErrorKind};
@@ -38,14 +38,15 @@ impl Builder {
         self.start_with(transport, seams, place).await
     }
 
-    /// The same, with the URL of the configuration.
+    /// Starts the bus with the URL of the configuration.
     ///
     /// ```
     /// use dwell::{Bus, Config};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let environment = [("DWELL_TRANSPORT__URL".to_owned(), "memory://".to_owned())];
-    /// let config = Config::default().with_env(environment)?; // `Config::load("dwell.toml")` reads both, file and environment
+    /// // `Config::load("dwell.toml")` reads a file and the environment.
+    /// let config = Config::default().with_env(environment)?;
     /// let bus = Bus::builder().config(config).start_configured().await?;
     /// # bus.shutdown().await }
     /// ```
@@ -54,9 +55,10 @@ impl Builder {
         self.start(&url).await
     }
 
-    /// The same, on a transport of your own. It must have been made with the same seams. Several buses may share it, so a
-    /// shutdown leaves it open: close it yourself once the last of them has stopped. A store (`[scheduler] url`) must not serve
-    /// two such transports: it cannot tell them apart.
+    /// Starts the bus on an existing transport, which must have been created with the same seams.
+    /// Several buses can share the transport. A shutdown leaves it open; close it once all of them
+    /// have stopped. A store (`[scheduler] url`) must not serve two such transports, because it
+    /// cannot distinguish them.
     ///
     /// ```
     /// use dwell::{Bus, extend::Seams};
@@ -65,7 +67,7 @@ impl Builder {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let seams = Seams::system("shop-1");
-    /// let transport = Arc::new(Memory::new(seams.clone(), MemorySettings::default())); // or your own
+    /// let transport = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
     /// let bus = Bus::builder().start_on(transport, seams).await?;
     /// # bus.shutdown().await }
     /// ```
@@ -74,7 +76,8 @@ impl Builder {
         self.start_with(transport, seams, place).await
     }
 
-    /// A bus that only sends, and looks after what others hold: it runs no handlers, and no work in the background.
+    /// Starts a bus without handlers and without background work, which sends, queries and changes
+    /// messages.
     ///
     /// ```
     /// # use dwell::{Config, prelude::*};
@@ -82,7 +85,8 @@ impl Builder {
     /// # #[message(name = "orders.placed")]
     /// # struct OrderPlaced { order: u64 }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let config = Config::from_toml("[[route]]\ntype = \"orders.placed\"\ntopic = \"legacy-orders\"")?;
+    /// let config =
+    ///     Config::from_toml("[[route]]\ntype = \"orders.placed\"\ntopic = \"legacy-orders\"")?;
     /// let bus = Bus::builder().config(config).connect("memory://").await?;
     /// assert_eq!(&*bus.publish(OrderPlaced { order: 42 }).await?.topic, "legacy-orders");
     /// # bus.shutdown().await }
@@ -94,12 +98,12 @@ impl Builder {
         self.start(url).await
     }
 
-    /// The store that is asked for, by the builder or by the configuration.
+    /// Returns the URL of the store, from the builder or the configuration.
     pub(crate) fn store_url(&self) -> Option<&str> {
         self.over.scheduler.as_deref().or(self.config.scheduler.url.as_deref())
     }
 
-    /// For a bus that somebody else drives.
+    /// Disables inline dispatch, for a bus that a test drives.
     pub(crate) fn not_inline(mut self) -> Self {
         self.inline = false;
         self
@@ -129,12 +133,12 @@ impl Builder {
         over.apply(&mut config);
         config.validate()?;
         if inline && !place.alone {
-            let text = "inline dispatch drives the handlers of this process, and works on `memory://` alone";
+            let text = "inline dispatch works only on `memory://`: remove `.inline()`, or use that transport";
             return Err(Error::new(ErrorKind::Config, text));
         }
         if inline && !Inline::can_drive(&*seams.clock) {
-            let text = "inline dispatch needs a clock that tracks its tasks, or a send would not wait for what it caused: give \
-                        `.seams(…)` a `SystemClock::tracking()` or a `VirtualClock`, or leave them out";
+            let text = "inline dispatch needs a clock that tracks its tasks: pass `SystemClock::tracking()` or a `VirtualClock` \
+                        to `.seams(…)`, or remove that call";
             return Err(Error::new(ErrorKind::Config, text));
         }
         let registry = Registry::new(registered, &config, &states)?;
@@ -182,13 +186,13 @@ impl Builder {
             runtime: tokio::runtime::Handle::try_current().ok(),
         });
         if !only_sends {
-            // One that handles nothing shares the file of those that do.
+            // A bus that only sends often shares its file with buses that have handlers.
             registry.warn_about_what_is_not_here(&config);
         }
         if let Err(error) = start_groups(&bus, registry.groups).await {
             let engine = bus.engine()?;
             engine.stop_now();
-            // The first error says what is wrong; that of closing would only hide it.
+            // The first error names the cause, and an error of closing would hide it.
             let _ = engine.shutdown().await;
             return Err(error);
         }
@@ -196,10 +200,12 @@ impl Builder {
     }
 }
 
-/// All subscriptions are there before the first handler runs: what it publishes must reach those that start after it.
+/// Creates all subscriptions before the first handler runs, because handlers can publish to
+/// subscriptions that start later.
 async fn start_groups(bus: &Bus, groups: Vec<Group>) -> Result<()> {
     let engine = bus.engine()?;
-    // Before anything is made: a subscription that nobody reads would collect messages for ever.
+    // Validate everything first: a subscription without a consumer would collect messages
+    // indefinitely.
     for Group { settings, longest_delay, .. } in &groups {
         settings.validate(&engine.capabilities())?;
         let what = format!("subscription {}/{}", settings.topic, settings.name);
@@ -216,17 +222,17 @@ async fn start_groups(bus: &Bus, groups: Vec<Group>) -> Result<()> {
     Ok(())
 }
 
-/// Where a bus is.
+/// The transport that a bus runs on.
 struct Place {
-    /// What a store calls its transport.
+    /// Name under which a store refers to the transport.
     via: Text,
-    /// No other process can be reached.
+    /// Set if the transport is limited to this process.
     alone: bool,
-    /// The transport was given to us, and is not ours to close.
+    /// Set if the caller provided the transport, so that a shutdown does not close it.
     shared: bool,
 }
 
-/// Stable over restarts, where a broker wants a name.
+/// Returns the name of this instance, which stays the same after a restart if the host name does.
 fn instance() -> Text {
     std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "dwell".into()).into()
 }

@@ -1,4 +1,4 @@
-//! The bus: sends, and looks after what was sent.
+//! The bus: sends messages, queries and changes them, and runs handlers.
 
 mod send;
 mod sent;
@@ -16,8 +16,8 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::oneshot};
 
-/// Sends commands, publishes events, and runs the handlers that it was started with. Cheap to
-/// clone.
+/// A connection to a transport that sends commands, publishes events and runs handlers. It is cheap
+/// to clone.
 ///
 /// ```
 /// use dwell::prelude::*;
@@ -40,19 +40,20 @@ use tokio::{runtime::Handle, sync::oneshot};
 /// # }
 /// ```
 ///
-/// A bus that is dropped stops at once. [`shutdown`](Self::shutdown) lets what runs end first.
+/// Dropping the last clone of a bus stops it at once. [`shutdown`](Self::shutdown) first lets
+/// running handlers finish.
 #[derive(Clone)]
 pub struct Bus(Hold);
 
-/// Users and handlers count apart: the last user to let go stops the bus, and one who sends never
-/// waits for the cache line of one who handles.
+/// Users and handlers have separate reference counts. The bus stops when the last user drops it,
+/// and senders do not contend with handlers for one cache line.
 #[derive(Clone)]
 enum Hold {
     User(Arc<Alive>),
     Handler(Arc<Inner>),
 }
 
-/// Stops a bus when its last user lets go of it.
+/// Stops the bus when the last user drops it.
 struct Alive(Arc<Inner>);
 
 impl Drop for Alive {
@@ -73,19 +74,19 @@ pub(crate) struct Inner {
     pub(crate) inline: Option<Inline>,
     pub(crate) inbox: Option<Arc<dyn Inbox>>,
     pub(crate) book: Book,
-    /// Nobody outside of this process can handle what is sent.
+    /// Set if no other process can handle its messages.
     pub(crate) alone: bool,
     pub(crate) runtime: Option<Handle>,
 }
 
-/// Where what is sent goes.
+/// The destination of sends.
 pub(crate) enum Outlet {
     Engine(Engine),
-    /// Into the hands of a test of a single handler.
+    /// A test of a single handler.
     Test(Outgoing),
 }
 
-/// A bus that may be gone: what its own handlers hold.
+/// A weak reference to a bus, which its own handlers hold.
 #[derive(Clone)]
 pub(crate) struct WeakBus(Weak<Inner>);
 
@@ -96,7 +97,7 @@ impl WeakBus {
 }
 
 impl Bus {
-    /// Describes a bus with handlers.
+    /// Returns a builder for a bus with handlers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -107,7 +108,7 @@ impl Bus {
         Builder::default()
     }
 
-    /// A bus that handles nothing: it sends, and looks after what others hold.
+    /// Connects a bus without handlers, which sends, queries and changes messages.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -115,7 +116,7 @@ impl Bus {
     /// # #[message(name = "orders.placed")]
     /// # struct OrderPlaced { order: u64 }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let bus = Bus::connect("memory://").await?; // or a broker that others listen to, such as "redis://localhost"
+    /// let bus = Bus::connect("memory://").await?; // usually the URL of a broker
     /// bus.publish(OrderPlaced { order: 42 }).await?;
     /// # bus.shutdown().await }
     /// ```
@@ -138,19 +139,16 @@ impl Bus {
         WeakBus(Arc::downgrade(self.inner()))
     }
 
-    // ---- the end
-    // ---------------------------------------------------------------------------------------------------
-
-    /// Runs until `signal` comes, then stops in order: receives nothing more, lets what runs end
-    /// within each subscription's `shutdown_timeout`, and gives back the rest. A Ctrl-C meanwhile
-    /// stops at once.
+    /// Waits for `signal`, and then shuts down: receives no more messages, gives running handlers
+    /// the `shutdown_timeout` of their subscription to finish, and releases the other messages.
+    /// Ctrl-C during the shutdown stops the bus at once.
     ///
     /// ```
     /// # use dwell::Bus;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let signal = std::future::ready(());
     /// let bus = Bus::builder().start("memory://").await?;
-    /// bus.run_until(signal).await // in a service, `tokio::signal::ctrl_c()`, or the SIGTERM of Docker and systemd
+    /// bus.run_until(signal).await // services pass `tokio::signal::ctrl_c()` or SIGTERM
     /// # }
     /// ```
     pub async fn run_until<T>(&self, signal: impl Future<Output = T>) -> Result<()> {
@@ -165,12 +163,12 @@ impl Bus {
         }
     }
 
-    /// Stops in order: see [`run_until`](Self::run_until). From then on a send is `Closed`. A
-    /// transport that was given to [`start_on`](Builder::start_on) stays open, because other buses
-    /// may use it: close it yourself.
+    /// Shuts down as [`run_until`](Self::run_until) describes. Later sends fail with `Closed`. A
+    /// transport that was passed to [`start_on`](Builder::start_on) stays open, because other buses
+    /// may use it.
     ///
-    /// Within a handler of this bus, and by the [`Cx::bus`](crate::Cx::bus) of one, it begins to
-    /// stop and returns at once: the stop itself waits for that handler.
+    /// Called within a handler of this bus, it starts the shutdown and returns at once, because the
+    /// shutdown waits for that handler.
     ///
     /// ```
     /// # use dwell::{ErrorKind, prelude::*};
@@ -193,27 +191,24 @@ impl Bus {
         let runtime = self.runtime().cloned().or_else(|| Handle::try_current().ok());
         let runtime = runtime.ok_or_else(|| {
             let text =
-                "a bus cannot be stopped from within a handler without the runtime that it was started on";
+                "a handler without a Tokio runtime cannot shut down the bus, which was started without one";
             Error::new(ErrorKind::Invalid, text)
         })?;
         let stopping = engine.clone();
         runtime.spawn(self.seams().clock.track(Box::pin(async move {
             if let Err(error) = stopping.shutdown().await {
-                tracing::warn!(target: "dwell", %error, "shutdown that a handler began did not end in order");
+                tracing::warn!(target: "dwell", %error, "shutdown requested by a handler failed");
             }
         })));
         Ok(())
     }
 
-    // ---- for the rest of the crate
-    // ---------------------------------------------------------------------------------
-
     pub(crate) fn engine(&self) -> Result<&Engine> {
         match &self.inner().outlet {
             Outlet::Engine(engine) => Ok(engine),
             Outlet::Test(_) => {
-                let text = "this is the context of a test of one handler, which has no bus: test the flow with \
-                            `dwell::testing::start`";
+                let text = "the context of a handler test has no bus: use `dwell::testing::start` to test several \
+                            messages together";
                 Err(Error::new(ErrorKind::Unsupported, text))
             }
         }
@@ -238,7 +233,7 @@ impl Bus {
         &self.inner().book
     }
 
-    /// Whether nobody outside of this process can send or handle anything here.
+    /// Returns whether the transport is limited to this process.
     pub(crate) fn is_alone(&self) -> bool {
         self.inner().alone
     }
@@ -262,12 +257,12 @@ impl fmt::Debug for Bus {
     }
 }
 
-/// Completes at a Ctrl-C. It listens on a thread of its own: the runtime of the bus may have no
-/// I/O, which signals need.
+/// Completes at Ctrl-C. Listens on a separate thread, because signals need I/O, which may be
+/// disabled in the runtime of the bus.
 async fn interrupted() {
     let (heard, hears) = oneshot::channel();
     let (stop, stopped) = oneshot::channel::<()>();
-    // Dropped with this future, which ends the thread.
+    // Dropping it with this future ends the thread.
     let _stop = stop;
     let listen = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -282,7 +277,7 @@ async fn interrupted() {
     let listener =
         std::thread::Builder::new().name("dwell-ctrl-c".into()).spawn(move || -> std::io::Result<()> {
             listen().inspect_err(|error| {
-            tracing::warn!(target: "dwell", %error, "Ctrl-C cannot be heard; the shutdown takes its time");
+            tracing::warn!(target: "dwell", %error, "listening for Ctrl-C failed; the shutdown cannot be interrupted");
         })
         });
     if listener.is_err() || hears.await.is_err() {

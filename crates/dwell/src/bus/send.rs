@@ -1,4 +1,4 @@
-//! Sending: by the way that each message asks for.
+//! Sends commands, events and raw messages.
 
 use super::{Bus, Hold, Inner, Outlet};
 use crate::{
@@ -18,7 +18,7 @@ use std::{slice, sync::Arc};
 use tracing::Instrument;
 
 impl Bus {
-    /// Sends a command to the one who handles it.
+    /// Sends a command to its handler.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -38,7 +38,7 @@ impl Bus {
         self.sending(&command, true)
     }
 
-    /// Publishes an event to all who subscribed.
+    /// Publishes an event to all its subscriptions.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -52,19 +52,21 @@ impl Bus {
     /// # let t = dwell::testing::start(wiring).await?;
     /// t.publish(OrderPlaced { order: 42 }).await?;
     /// # t.run_until_idle().await;
-    /// assert_eq!(t.handled::<OrderPlaced>(), 2, "each has its own copy");
+    /// assert_eq!(t.handled::<OrderPlaced>(), 2, "each subscription received a copy");
     /// # Ok(()) }
     /// ```
     pub fn publish<M: Event>(&self, event: M) -> Sending {
         self.sending(&event, false)
     }
 
-    /// Sends a raw message to an address: a topic, or one subscription of it alone. For what has no Rust type here.
-    /// The same id may go to several subscriptions, so it is no idempotency key unless it is given with
-    /// [`id`](Sending::id). A message that was received elsewhere starts anew: its counts and stamps stay behind.
+    /// Sends a raw message to an address, which is a topic or one subscription of a topic. Use it
+    /// for messages without a Rust type. The same id can be posted to several subscriptions, so it
+    /// is an idempotency key only if it is set with [`id`](Sending::id). The counts and the stamps
+    /// of a received message are removed.
     ///
-    /// A topic is taken as it is. One that is not there follows `[transport] on_missing`, as for `publish`, and if it is
-    /// made, it keeps what is posted until somebody subscribes. A subscription that is not there is an error.
+    /// A missing topic follows `[transport] on_missing`, as for `publish`. A topic that is created
+    /// by a post keeps its messages until a subscription exists. The settings of an existing topic
+    /// do not change. A missing subscription is an error.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::{Address, Message}};
@@ -73,16 +75,19 @@ impl Bus {
     /// # struct OrderPlaced { order: u64 }
     /// # async fn confirm(_: OrderPlaced) {}
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm).subscribe("stock", confirm)).await?;
+    /// # let t = dwell::testing::start(
+    /// #     Bus::builder().subscribe("mail", confirm).subscribe("stock", confirm),
+    /// # )
+    /// # .await?;
     /// let message = Message::new("order-42", "orders.placed", r#"{"order":42}"#);
     /// t.post(Address::subscription("orders", "mail"), message).await?;
     /// t.run_until_idle().await;
-    /// assert_eq!(t.handled::<OrderPlaced>(), 1, "by `mail`, and by no other subscription");
+    /// assert_eq!(t.handled::<OrderPlaced>(), 1, "only `mail` received it");
     /// # Ok(()) }
     /// ```
     pub fn post(&self, to: Address, message: dwell_core::Message) -> Sending {
         let mut message = without_its_buffer(message.anew(None));
-        // A limit that a job had for itself says nothing about anybody else.
+        // The retry limit of a single job does not apply to other receivers.
         message.headers.take(wire::MAX_RETRIES);
         message.sent_at.get_or_insert(self.inner().seams.clock.now());
         let checked = check_user_topic(to.topic_name());
@@ -116,7 +121,8 @@ impl Bus {
         Ok(Envelope::new(route.to.clone(), raw.into()))
     }
 
-    /// In process, nobody else can handle a command. One that is a job here was most likely meant as such.
+    /// Refuses a command without a handler, if no other process can handle it. Points to the job
+    /// API if the type is a job.
     fn check_handled(&self, route: &Route) -> Result<()> {
         if route.role != Role::Command || route.handled_here {
             return Ok(());
@@ -126,8 +132,8 @@ impl Bus {
         if !inner.alone {
             if is_job && inner.book.is_first_sent(kind) {
                 tracing::warn!(
-                    "the command `{kind}` was sent, and no handler here takes it: it waits for one elsewhere; on this bus it \
-                     is a job, which is submitted with `bus.jobs()?.submit(…)`"
+                    "the command `{kind}` has no handler on this bus, and stays pending until another process handles it; \
+                     to run it as a job of this bus, submit it with `bus.jobs()?.submit(…)`"
                 );
             }
             return Ok(());
@@ -140,14 +146,15 @@ impl Bus {
             false => (
                 ErrorKind::NotFound,
                 format!(
-                    "nobody handles the command `{kind}`, and `memory://` reaches no other process: add `.handle(…)` for it"
+                    "the command `{kind}` has no handler, and other processes cannot receive from `memory://`: add `.handle(…)`"
                 ),
             ),
         };
         Err(Error::new(error, text))
     }
 
-    /// Sends several in one call: one result each, in order; each fails alone.
+    /// Sends several messages in one call. Returns one result for each, in order; each can fail
+    /// separately.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -157,7 +164,8 @@ impl Bus {
     /// # async fn confirm(_: OrderPlaced) {}
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let bus = Bus::builder().subscribe("mail", confirm).start("memory://").await?;
-    /// let orders = (1..=100).map(|order| bus.publish(OrderPlaced { order }).key(format!("order-{order}")));
+    /// let orders =
+    ///     (1..=100).map(|order| bus.publish(OrderPlaced { order }).key(format!("order-{order}")));
     /// let results = bus.send_all(orders).await;
     /// assert!(results.iter().all(Result::is_ok));
     /// # bus.shutdown().await }
@@ -178,7 +186,8 @@ impl Bus {
             let place = results.len();
             departures.push(Departure::of(&mut sending.draft, false));
             let result = match self.prepare_own(&mut sending).await {
-                // By itself, and after those before it: whether it may be replaced is asked first.
+                // A replacement is sent separately after the messages before it, because it starts
+                // with a query.
                 Ok(envelope) if envelope.once == Some(OnConflict::Replace) => {
                     self.deliver_batch(&mut batch, &mut results).await;
                     Some(self.replace(envelope).await)
@@ -207,7 +216,7 @@ impl Bus {
         }
     }
 
-    /// Sends without waiting for anything; gives back what cannot be sent so.
+    /// Sends without waiting, or returns the draft if that is impossible.
     pub(crate) fn send_at_once(&self, mut draft: Draft) -> std::result::Result<Result<Sent>, Draft> {
         let Inner { outlet: Outlet::Engine(engine), inline: None, .. } = &**self.inner() else {
             return Err(draft);
@@ -243,7 +252,7 @@ impl Bus {
             }
         };
         let sent = match departure.span() {
-            // Boxed, because most sends have none and take no room for it.
+            // Boxed, so that the future of a send without a span stays small.
             Some(span) => Box::pin(sending.instrument(span)).await,
             None => sending.await,
         };
@@ -254,7 +263,7 @@ impl Bus {
         sent
     }
 
-    /// The envelope of a send, its topic being there.
+    /// Returns the envelope of a send, after making sure that its topic exists.
     async fn prepare<'a>(&self, draft: &'a mut Draft) -> Result<&'a Envelope> {
         draft.seal(self)?;
         let envelope = draft.envelope.as_ref().map_err(Error::again)?;
@@ -266,32 +275,33 @@ impl Bus {
         Ok(envelope)
     }
 
-    /// Makes sure that a topic is there which is only sent to.
+    /// Makes sure that the topic of a send exists.
     async fn provision(&self, engine: &Engine, route: &Route, envelope: &Envelope) -> Result<()> {
         match topic_of(engine, route, self.inner().on_missing).await {
             Ok(()) => {
                 self.inner().routes.found(route);
                 Ok(())
             }
-            // The store takes it, and the next send asks again.
+            // The store accepts the message, and the next send checks the topic again.
             Err(error) if error.is_retryable() && engine.is_stored_first(envelope) => {
-                tracing::warn!(target: "dwell", topic = %route.topic(), %error, "could not see whether a topic is there");
+                tracing::warn!(target: "dwell", topic = %route.topic(), %error, "checking the topic failed; sending to the store");
                 Ok(())
             }
             Err(error) => Err(error),
         }
     }
 
-    /// What was written for one bus is not sent by another.
+    /// Prepares a send, and refuses one that was created by another bus.
     async fn prepare_own<'a>(&self, sending: &'a mut Sending) -> Result<&'a Envelope> {
         if Arc::ptr_eq(self.inner(), sending.bus.inner()) {
             return self.prepare(&mut sending.draft).await;
         }
-        let text = "this send was written for another bus: send it with the bus that made it";
+        let text = "this send was created by another bus: pass it to that bus";
         Err(Error::new(ErrorKind::Invalid, text))
     }
 
-    /// Whether a handler of this bus calls, by the bus that it got or by one of its own.
+    /// Returns whether the caller is a handler of this bus, which uses the bus of its context or
+    /// another clone.
     pub(super) fn is_inside(&self) -> bool {
         matches!(self.0, Hold::Handler(_)) || self.engine().is_ok_and(Engine::is_inside_handler)
     }
@@ -308,8 +318,9 @@ impl Bus {
         Ok(confirmed(envelope, sent))
     }
 
-    /// Sends what is new under its id, and replaces what still waits. What has gone on its way cannot be called back.
-    /// Boxed, so that the many sends that replace nothing take no room for it.
+    /// Sends a message, and replaces a pending one with the same id. A message that was already
+    /// forwarded or delivered cannot be replaced. Boxed, so that the futures of other sends stay
+    /// small.
     fn replace<'a>(&'a self, envelope: &'a Envelope) -> BoxFuture<'a, Result<Sent>> {
         Box::pin(self.replace_waiting(envelope))
     }
@@ -326,11 +337,11 @@ impl Bus {
         }
         let (id, to) = (envelope.message.id.clone(), envelope.to.clone());
         let query = Query { message: Some(id.clone()), to: Some(to.clone()), limit: 100, ..Query::default() };
-        // What was handled before and waits again is on its way.
+        // A message with counts was already delivered and is pending for a retry.
         let waits = |pending: &Pending| pending.envelope.message.attempts == Attempts::default();
         if !self.pending(query).await?.iter().any(waits) {
             let text = format!(
-                "too late: message {id} for {to} was sent before, or may have been, so it cannot be replaced; use another id"
+                "too late: message {id} for {to} cannot be replaced, because it may have been delivered; use another id"
             );
             return Err(Error::new(ErrorKind::Conflict, text));
         }
@@ -346,8 +357,8 @@ impl Bus {
     }
 }
 
-/// Makes sure that the topic of a route is there. Only a command insists that it keeps what nobody subscribed to: an event
-/// does without, and is not harmed by it; what is posted takes a topic as it is.
+/// Makes sure that the topic of a route exists. A topic for commands must keep messages without a
+/// subscription. A topic for events need not, but may. A posted message accepts either.
 async fn topic_of(engine: &Engine, route: &Route, on_missing: OnMissing) -> Result<()> {
     let topic = Topic::named(route.topic().clone());
     let (made, otherwise) = match route.role {
@@ -361,14 +372,16 @@ async fn topic_of(engine: &Engine, route: &Route, on_missing: OnMissing) -> Resu
         false => engine.provision(topic, on_missing).await,
     };
     match provision(&made).await {
-        // Perhaps about what it keeps: then the other is what is there. Any other conflict comes again.
+        // The conflict may concern whether the topic keeps messages, so try the other setting. Any
+        // other conflict occurs again.
         Err(error) if error.kind() == ErrorKind::Conflict => provision(&otherwise).await,
         result => result,
     }
 }
 
-/// Looks first: to make a topic that is there because somebody subscribed to it would be to say what it keeps. What is not
-/// there may be something else that the transport needs, which is therefore made before it is looked again.
+/// Checks whether a topic exists before creating it, because creating a topic that exists through a
+/// subscription would change what it keeps. The check can also fail because the transport lacks
+/// other resources, so these are created before the second check.
 async fn provision_as_it_is(engine: &Engine, topic: &[Topic]) -> Result<()> {
     let is_missing =
         |result: &Result<()>| result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -383,8 +396,8 @@ async fn provision_as_it_is(engine: &Engine, topic: &[Topic]) -> Result<()> {
     result
 }
 
-/// What is posted may be a part of something large that was received, which would be kept whole for as long as somebody has
-/// the part: a small one is copied out of it.
+/// Copies small parts of a posted message. The body may be a slice of a large receive buffer, which
+/// would otherwise stay in memory as long as the message does.
 fn without_its_buffer(message: dwell_core::Message) -> dwell_core::Message {
     const SMALL: usize = 1024;
     let copied = |part: &Bytes| match part.len() <= SMALL {
@@ -397,7 +410,7 @@ fn without_its_buffer(message: dwell_core::Message) -> dwell_core::Message {
     })
 }
 
-/// What is sent in one call, and where its answers belong.
+/// Envelopes that are sent in one call, and the positions of their results.
 #[derive(Default)]
 struct Batch {
     places: Vec<usize>,
@@ -414,5 +427,5 @@ fn confirmed(envelope: &Envelope, sent: dwell_core::Sent) -> Sent {
 }
 
 fn unsent() -> Error {
-    Error::new(ErrorKind::Unavailable, "the transport did not confirm this message: send it again")
+    Error::new(ErrorKind::Unavailable, "the transport did not confirm the message: send it again")
 }

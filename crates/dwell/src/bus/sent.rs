@@ -1,11 +1,11 @@
-//! Looking after what was sent.
+//! Queries and changes messages that were sent.
 
 use super::Bus;
 use dwell_core::{Changed, Due, MessageId, Pending, Query, Record, Result};
 use dwell_engine::Monitor;
 use serde::Serialize;
 
-/// The answer to [`Bus::cancel`].
+/// The result of [`Bus::cancel`].
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -25,41 +25,44 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cancel {
-    /// It never runs.
+    /// The message was cancelled and will not be delivered.
     Cancelled,
-    /// It was due, and went on its way; or it may have been sent.
+    /// The message was already forwarded or delivered.
     TooLate,
-    /// Never known, or longer ago than ids are remembered.
+    /// The id is unknown, or its record has expired.
     NotFound,
 }
 
-/// The answer to [`Bus::reschedule`].
+/// The result of [`Bus::reschedule`].
 ///
 /// ```
 /// # use dwell::prelude::*;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
 /// # let bus = Bus::builder().start("memory://").await?;
 /// match bus.reschedule("reminder-42", std::time::Duration::from_secs(3600)).await? {
-///     Reschedule::Rescheduled => println!("in an hour, then"),
-///     Reschedule::TooLate => println!("it has been sent"),
-///     Reschedule::NotFound => println!("there is no such reminder"),
+///     Reschedule::Rescheduled => println!("due in an hour"),
+///     Reschedule::TooLate => println!("already delivered"),
+///     Reschedule::NotFound => println!("unknown id"),
 /// }
-/// # assert_eq!(bus.reschedule("reminder-42", std::time::Duration::ZERO).await?, Reschedule::NotFound);
+/// # assert_eq!(
+/// #     bus.reschedule("reminder-42", std::time::Duration::ZERO).await?,
+/// #     Reschedule::NotFound
+/// # );
 /// # bus.shutdown().await }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reschedule {
-    /// It is due then, and not at its old time.
+    /// The message has the new due time.
     Rescheduled,
-    /// It was due, and went on its way; or it may have been sent.
+    /// The message was already forwarded or delivered.
     TooLate,
-    /// Never known, or longer ago than ids are remembered.
+    /// The id is unknown, or its record has expired.
     NotFound,
 }
 
 impl Bus {
-    /// Cancels what waits under this id, in every topic and subscription.
+    /// Cancels the pending messages with this id, in every topic and subscription.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -84,8 +87,8 @@ impl Bus {
         })
     }
 
-    /// Makes what waits under this id due then: a [`Duration`](std::time::Duration) from now, or a
-    /// time.
+    /// Sets the due time of the pending messages with this id: a [`Duration`](std::time::Duration)
+    /// from now, or a time.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -110,9 +113,9 @@ impl Bus {
         })
     }
 
-    /// Everything that is known about a message: a record for each subscription that has or had it.
-    /// Empty if it is not known. On a transport without a ledger, what a store holds of it, and
-    /// `Unsupported` if that is nothing.
+    /// Returns the records of a message, one for each subscription that has or had it. The list is
+    /// empty if the id is unknown. On a transport without a ledger, returns the records of the
+    /// store, or `Unsupported` if there are none.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw};
@@ -132,7 +135,7 @@ impl Bus {
         self.inner().monitor.get(&id.into()).await
     }
 
-    /// What waits, in order of due time, a page at a time.
+    /// Returns pending messages in order of due time, one page at a time.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::Query};
@@ -152,14 +155,17 @@ impl Bus {
         self.engine()?.pending(query).await
     }
 
-    /// What is going on: what is in flight, waits or is dead; to list, clear and replay.
+    /// Returns the monitor, which lists messages in flight, pending messages and dead letters, and
+    /// can delete or replay them.
     ///
     /// ```
     /// # use dwell::prelude::*;
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "payments.charge")]
     /// # struct Charge { order: u64 }
-    /// async fn charge(_: Charge) -> Result<(), Failure> { Err(Failure::reject("the card is declined")) }
+    /// async fn charge(_: Charge) -> Result<(), Failure> {
+    ///     Err(Failure::reject("the card is declined"))
+    /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let t = dwell::testing::start(Bus::builder().handle(charge)).await?;

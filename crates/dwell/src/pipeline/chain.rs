@@ -1,4 +1,4 @@
-//! A pipeline at work: each step runs the next, the last one the handler.
+//! Runs a pipeline: each step runs the next one, and the last one runs the handler.
 
 use super::{Step, steps::Layer};
 use crate::{Failure, cx::Cx, handler::Target};
@@ -12,12 +12,12 @@ use std::{
     task::Context,
 };
 
-/// The steps and the handler, ready to run.
+/// The layers and the handler of a pipeline.
 pub(crate) struct Chain {
     name: Text,
     layers: Vec<Box<dyn Layer>>,
     target: Target,
-    /// No layer does anything before the handler has had to wait, or has failed.
+    /// Set if no layer acts before the handler has returned `Pending` or has failed.
     is_lazy: bool,
 }
 
@@ -28,8 +28,8 @@ impl Chain {
         Self { name, layers, target, is_lazy }
     }
 
-    /// Begins a run of it for one message. Most handlers are done at once and succeed: then no step has anything to do.
-    /// Else the steps are set up around the run that has begun.
+    /// Starts a run for one message. Most handlers complete at the first poll and succeed, so that
+    /// no step has to act. Otherwise the steps are added around the run that has started.
     pub(crate) fn begin(self: &Arc<Self>, cx: &Cx, task: &mut Context<'_>) -> Begun {
         let function = match &self.target {
             Target::Async(function) if self.is_lazy => function,
@@ -44,12 +44,13 @@ impl Chain {
         Begun::of(Inner { chain: self.clone(), at: 0, thread: None, started }.run(cx), task)
     }
 
-    /// Runs it for one message. `thread` is where a blocking handler runs; without one it runs where it stands.
+    /// Runs the pipeline for one message. A blocking handler runs on `thread`, or on the current
+    /// thread if that is `None`.
     pub(crate) fn run(self: &Arc<Self>, cx: &Cx, thread: Option<BlockingRun>) -> BoxFuture<'static, Verdict> {
         Inner { chain: self.clone(), at: 0, thread: thread.map(Arc::new), started: None }.run(cx)
     }
 
-    /// What a thread does of it: the handler alone.
+    /// Runs the blocking handler without its steps.
     pub(crate) fn run_blocking(&self, cx: &Cx) -> Verdict {
         match &self.target {
             Target::Blocking(function) => function(cx),
@@ -64,28 +65,28 @@ impl Chain {
     }
 }
 
-/// What is inside of a step.
+/// The inner part of a pipeline, as seen from one of its steps.
 #[derive(Clone)]
 pub(crate) struct Inner {
     chain: Arc<Chain>,
     at: usize,
     thread: Option<Arc<BlockingRun>>,
-    /// The first run, where it has begun already.
+    /// The first run, if it has already started.
     started: Option<Arc<Mutex<Option<BoxFuture<'static, Verdict>>>>>,
 }
 
 impl Inner {
-    /// Whether it goes on when its future is dropped.
+    /// Returns whether the handler continues to run after its future is dropped.
     pub(crate) fn is_on_a_thread(&self) -> bool {
         self.thread.is_some() && self.chain.is_blocking()
     }
 
-    /// Whether a thread is still at it, though its run was given up.
+    /// Returns whether a thread still runs the handler after its run was abandoned.
     pub(crate) fn is_at_work(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| thread.is_at_work())
     }
 
-    /// Runs it, once more at each call.
+    /// Runs the inner part. Each call is another run.
     pub(crate) fn run(&self, cx: &Cx) -> BoxFuture<'static, Verdict> {
         if let Some(layer) = self.chain.layers.get(self.at) {
             return layer.run(cx, Self { at: self.at + 1, ..self.clone() });
@@ -104,16 +105,16 @@ impl Inner {
     }
 }
 
-/// What is inside of a step of your own: see [`Step::around`].
+/// The inner part of a pipeline, which a custom step runs: see [`Step::around`].
 ///
 /// ```
 /// use dwell::{Next, Step, prelude::*};
 ///
-/// // Only what came within the last minute is still worth it.
+/// // Skips messages that are older than a minute.
 /// let fresh = Step::around("fresh", |cx: Cx, next: Next| async move {
 ///     let age = cx.message().sent_at.map(|sent| cx.now().since(sent));
 ///     if age.is_some_and(|age| age.as_secs() > 60) {
-///         return Ok(()); // done, without a run
+///         return Ok(()); // acknowledged without a run
 ///     }
 ///     next.run().await
 /// });
@@ -130,7 +131,7 @@ impl Next {
         Self { cx, inner, result }
     }
 
-    /// Runs what is inside, once more at each call. A panic in there is a failure.
+    /// Runs the inner part. Each call is another run. A panic in it is a failure.
     ///
     /// ```
     /// use dwell::{Next, Step, prelude::*};

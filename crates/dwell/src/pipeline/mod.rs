@@ -1,4 +1,4 @@
-//! The steps around a handler.
+//! Pipelines: a handler and the steps around it.
 
 mod chain;
 mod step;
@@ -15,7 +15,8 @@ use crate::{
 use dwell_core::{Error, ErrorKind, Result, RetryOverride, Text};
 use std::{fmt, marker::PhantomData, time::Duration};
 
-/// A handler and the steps around it: the first step is the outermost. `#[handler]` with attributes makes the same.
+/// A handler and the steps around it, of which the first is the outermost. `#[handler]` with
+/// attributes creates the same value.
 ///
 /// ```
 /// use dwell::{Pipeline, Step, prelude::*};
@@ -42,14 +43,14 @@ pub struct Pipeline<M> {
 }
 
 impl<M: Message> Pipeline<M> {
-    /// Around this handler.
+    /// Creates a pipeline with the given handler and no steps.
     ///
     /// ```
     /// # use dwell::{Pipeline, prelude::*};
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "greet")]
     /// # struct Greet { name: String }
-    /// // A closure is a handler, too.
+    /// // A closure is also a handler.
     /// let pipeline = Pipeline::new(async |message: Greet| println!("Hello, {}!", message.name));
     /// assert!(pipeline.steps().is_empty());
     /// ```
@@ -64,7 +65,7 @@ impl<M: Message> Pipeline<M> {
         Self { name: function.name.into(), function, steps: vec![], message: PhantomData }
     }
 
-    /// What errors and logs call it; the function's own path unless given.
+    /// Sets the name of the handler in errors and logs. The default is the path of the function.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -72,9 +73,14 @@ impl<M: Message> Pipeline<M> {
     /// # #[message(name = "greet")]
     /// # struct Greet { name: String }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let pipeline = Pipeline::new(async |_: Greet| ()).named("greeter").step(Step::rate_limit(0.0));
+    /// let pipeline =
+    ///     Pipeline::new(async |_: Greet| ()).named("greeter").step(Step::rate_limit(0.0));
     /// let refused = Bus::builder().handle(pipeline).start("memory://").await.unwrap_err();
-    /// assert!(refused.to_string().starts_with("the handler `greeter` has a step `rate_limit` that must let"));
+    /// assert!(
+    ///     refused
+    ///         .to_string()
+    ///         .starts_with("the handler `greeter` has a step `rate_limit` that must let")
+    /// );
     /// # }
     /// ```
     #[must_use]
@@ -83,7 +89,8 @@ impl<M: Message> Pipeline<M> {
         self
     }
 
-    /// One more step, inside those that are there already; or, if steps are numbered, at the place of its number.
+    /// Adds a step inside the existing ones, or at the position of its number if steps are
+    /// numbered.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -93,9 +100,9 @@ impl<M: Message> Pipeline<M> {
     /// # struct Greet { name: String }
     /// let second = Duration::from_secs(1);
     /// let pipeline = Pipeline::new(async |_: Greet| ())
-    ///     .step(Step::timeout(second * 10)) // for all tries together
+    ///     .step(Step::timeout(second * 10)) // for all attempts together
     ///     .step(Step::retry_inline())
-    ///     .step(Step::timeout(second)); // for each of them
+    ///     .step(Step::timeout(second)); // for each attempt
     /// # assert_eq!(pipeline.steps().len(), 3);
     /// ```
     #[must_use]
@@ -104,7 +111,7 @@ impl<M: Message> Pipeline<M> {
         self
     }
 
-    /// The steps, as they were written.
+    /// Returns the steps, in the order in which they were added.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -133,7 +140,10 @@ impl<M: Message> Pipeline<M> {
         let mut retry = steps.iter().filter_map(|step| step.retry_policy());
         let built_retry = retry.next();
         if retry.next().is_some() {
-            return Err(refused(&name, "has two `retry` steps, and there is one durable policy: remove one"));
+            return Err(refused(
+                &name,
+                "has two `retry` steps, but a message type has one retry policy: remove one",
+            ));
         }
         let needs_inbox = steps.iter().any(Step::is_inbox);
         let longest_delay = steps.iter().map(Step::longest_delay).max().unwrap_or_default();
@@ -143,14 +153,14 @@ impl<M: Message> Pipeline<M> {
     }
 }
 
-/// A pipeline that is ready to run.
+/// A validated pipeline.
 pub(crate) struct Built {
     pub(crate) name: Text,
     pub(crate) chain: Chain,
     pub(crate) retry: Option<RetryOverride>,
     pub(crate) needs: Vec<(std::any::TypeId, &'static str)>,
     pub(crate) needs_inbox: bool,
-    /// That a step can ask for.
+    /// The longest delay that a step can request.
     pub(crate) longest_delay: Duration,
 }
 
@@ -158,7 +168,7 @@ fn refused(name: &str, why: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Config, format!("the handler `{name}` {why}"))
 }
 
-/// The outermost first: as they were written, or by their numbers.
+/// Sorts the steps from the outermost inwards: in their order, or by their numbers.
 fn in_order(name: &str, mut steps: Vec<Step>) -> Result<Vec<Step>> {
     let numbered = steps.iter().filter(|step| step.number_given().is_some()).count();
     if numbered == 0 {
@@ -175,7 +185,7 @@ fn in_order(name: &str, mut steps: Vec<Step>) -> Result<Vec<Step>> {
     for pair in steps.windows(2) {
         if pair[0].number_given() == pair[1].number_given() {
             let why = format!(
-                "has two steps with the number {}, `{}` and `{}`: give each its own",
+                "has two steps with the number {}, `{}` and `{}`: use different numbers",
                 pair[0].number_given().unwrap_or_default(),
                 pair[0].name(),
                 pair[1].name()

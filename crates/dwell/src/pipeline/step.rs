@@ -1,4 +1,4 @@
-//! One step of a pipeline, as a value: two pipelines can be compared.
+//! Steps of a pipeline as values, which can be compared.
 
 use super::{
     Next,
@@ -10,7 +10,8 @@ use crate::{Cx, Failure};
 use dwell_core::{RetryOverride, Text};
 use std::{fmt, time::Duration};
 
-/// A step around a handler. Each is made by one of the functions here, and set by the methods of what they return.
+/// A step around a handler. The functions of this type create steps, and the methods of the
+/// returned types set their options.
 ///
 /// ```
 /// use dwell::Step;
@@ -39,8 +40,9 @@ pub(super) enum Kind {
 }
 
 impl Step {
-    /// Turns an error or a panic into a deferral: the message comes back later, and no retry is used up. Without a
-    /// delay of its own it waits the subscription's `defer_delay`; zero is at once.
+    /// Turns an error or a panic into a deferral. The message is delivered again later, and this
+    /// does not count as a retry. Without a delay, the `defer_delay` of the subscription applies;
+    /// zero redelivers at once.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -48,10 +50,13 @@ impl Step {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "mail.send")]
     /// # struct SendMail;
-    /// async fn send_mail(_: SendMail) -> Result<(), &'static str> { Err("the mail server is away") }
+    /// async fn send_mail(_: SendMail) -> Result<(), &'static str> {
+    ///     Err("the mail server is down")
+    /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let pipeline = Pipeline::new(send_mail).step(Step::defer_on_error().delay(Duration::from_secs(30)));
+    /// let pipeline =
+    ///     Pipeline::new(send_mail).step(Step::defer_on_error().delay(Duration::from_secs(30)));
     /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await?;
     /// # t.send(SendMail).await?;
     /// t.advance(Duration::from_secs(60)).await;
@@ -62,17 +67,17 @@ impl Step {
         DeferOnError::default()
     }
 
-    /// Turns an error or a panic into a rejection: the message is a dead letter at once.
+    /// Turns an error or a panic into a rejection. The message becomes a dead letter at once.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "payments.charge")]
     /// # struct Charge;
-    /// async fn charge(_: Charge) -> Result<(), &'static str> { Err("who knows what has happened") }
+    /// async fn charge(_: Charge) -> Result<(), &'static str> { Err("the connection was lost") }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let pipeline = Pipeline::new(charge).step(Step::reject_on_error()); // never charge twice
+    /// let pipeline = Pipeline::new(charge).step(Step::reject_on_error()); // may have charged
     /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await?;
     /// # t.send(Charge).await?;
     /// # t.run_until_idle().await;
@@ -83,7 +88,8 @@ impl Step {
         Self::from(Kind::Backstop(Backstop::Reject))
     }
 
-    /// Turns an error or a panic into a release: the message goes back as it came, uncounted.
+    /// Turns an error or a panic into a release. The message is redelivered unchanged, and the run
+    /// is not counted.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -92,7 +98,7 @@ impl Step {
     /// # #[message(name = "print")]
     /// # struct Print;
     /// async fn print(_: Print, cx: Cx) -> Result<(), &'static str> {
-    ///     assert_eq!(cx.attempt(), 1, "it is as if it had never run");
+    ///     assert_eq!(cx.attempt(), 1, "released runs are not counted");
     ///     Err("this printer is broken")
     /// }
     ///
@@ -108,8 +114,9 @@ impl Step {
         Self::from(Kind::Backstop(Backstop::Release))
     }
 
-    /// The durable retry policy of this message type in this subscription: what is not set here is the subscription's.
-    /// The message leaves its slot while it waits, and waits over a restart.
+    /// Sets the durable retry policy of this message type in this subscription. Options that are
+    /// not set are those of the subscription. While a message waits for its retry, it occupies no
+    /// slot and survives a restart.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -117,10 +124,13 @@ impl Step {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "mail.send")]
     /// # struct SendMail;
-    /// # async fn send_mail(_: SendMail) -> Result<(), &'static str> { Err("the mail server is away") }
+    /// # async fn send_mail(_: SendMail) -> Result<(), &'static str> {
+    /// #     Err("the mail server is down")
+    /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let hour = Duration::from_secs(3600);
-    /// let retry = Step::retry().max_retries(20).base_delay(Duration::from_secs(1)).max_delay(hour);
+    /// let retry =
+    ///     Step::retry().max_retries(20).base_delay(Duration::from_secs(1)).max_delay(hour);
     /// let wiring = Bus::builder().handle(Pipeline::new(send_mail).step(retry));
     /// # let t = dwell::testing::start(wiring).await?;
     /// # t.send(SendMail).await?;
@@ -132,8 +142,8 @@ impl Step {
         Retry::default()
     }
 
-    /// Tries again at once, or after short pauses, while the message keeps its slot. For errors that are over in a
-    /// moment.
+    /// Retries the handler at once, or after short pauses, while the message occupies its slot. Use
+    /// it for errors that last a moment.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -141,23 +151,36 @@ impl Step {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "rows.update")]
     /// # struct Update;
-    /// async fn update(_: Update, State(tries): State<Arc<AtomicU32>>) -> Result<(), &'static str> {
-    ///     if tries.fetch_add(1, Ordering::Relaxed) < 2 { Err("the row is locked") } else { Ok(()) }
+    /// type Tries = State<Arc<AtomicU32>>;
+    ///
+    /// async fn update(_: Update, State(tries): Tries) -> Result<(), &'static str> {
+    ///     if tries.fetch_add(1, Ordering::Relaxed) < 2 {
+    ///         Err("the row is locked")
+    ///     } else {
+    ///         Ok(())
+    ///     }
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let pipeline = Pipeline::new(update).step(Step::retry_inline());
-    /// # let t = dwell::testing::start(Bus::builder().state(Arc::new(AtomicU32::new(0))).handle(pipeline)).await?;
+    /// # let t = dwell::testing::start(
+    /// #     Bus::builder().state(Arc::new(AtomicU32::new(0))).handle(pipeline),
+    /// # )
+    /// # .await?;
     /// # t.send(Update).await?;
     /// t.advance(Duration::from_millis(300)).await;
-    /// assert_eq!((t.handled::<Update>(), t.failed::<Update>()), (1, 0), "in its third try, of one run");
+    /// assert_eq!(
+    ///     (t.handled::<Update>(), t.failed::<Update>()),
+    ///     (1, 0),
+    ///     "the third attempt of one run"
+    /// );
     /// # Ok(()) }
     /// ```
     pub fn retry_inline() -> RetryInline {
         RetryInline::default()
     }
 
-    /// What is inside must end within this time; else it is dropped, and counts as failed.
+    /// Limits the duration of the inner part. At the timeout, it is dropped and counts as failed.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -181,9 +204,10 @@ impl Step {
         Self::from(Kind::Timeout(Timeout(after)))
     }
 
-    /// After so many failures in a row, messages are deferred unseen for a while; then one is let through to try. Each
-    /// deferral is a run of the subscription's `max_runs`: with a thousand of them and 30 seconds each, an outage of more than
-    /// eight hours would end among the dead letters.
+    /// Defers messages without a run for some time after a number of consecutive failures. Then one
+    /// message runs as a test. Each deferral counts as a run for the `max_runs` of the
+    /// subscription: with 1000 runs and 30 seconds each, an outage of more than eight hours would
+    /// turn messages into dead letters.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -191,24 +215,33 @@ impl Step {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "mail.send")]
     /// # struct SendMail { to: u32 }
-    /// async fn send_mail(_: SendMail) -> Result<(), &'static str> { Err("the mail server is away") }
+    /// async fn send_mail(_: SendMail) -> Result<(), &'static str> {
+    ///     Err("the mail server is down")
+    /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let breaker = Step::circuit_breaker().failures(3).open_for(Duration::from_secs(60));
-    /// # let t = dwell::testing::start(Bus::builder().handle(Pipeline::new(send_mail).step(breaker))).await?;
+    /// # let t =
+    /// #     dwell::testing::start(Bus::builder().handle(Pipeline::new(send_mail).step(breaker)))
+    /// #         .await?;
     /// for to in 0..10 {
     ///     t.send(SendMail { to }).await?;
     /// }
     /// t.run_until_idle().await;
-    /// assert_eq!((t.failed::<SendMail>(), t.deferred::<SendMail>()), (3, 7), "seven never asked the server");
+    /// assert_eq!(
+    ///     (t.failed::<SendMail>(), t.deferred::<SendMail>()),
+    ///     (3, 7),
+    ///     "seven were deferred without a run"
+    /// );
     /// # Ok(()) }
     /// ```
     pub fn circuit_breaker() -> CircuitBreaker {
         CircuitBreaker::default()
     }
 
-    /// Lets so many runs through per second. A run waits its turn for up to a second, and is deferred if that is not
-    /// enough. The subscription's `rate` does the same without holding a slot, for all of its handlers together.
+    /// Limits the number of runs per second. A run waits for up to a second, and is deferred if its
+    /// turn comes later. The `rate` of the subscription does this for all its handlers together,
+    /// and without occupying a slot.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -218,7 +251,7 @@ impl Step {
     /// # struct SendMail { to: u32 }
     /// # async fn send_mail(_: SendMail) {}
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let pipeline = Pipeline::new(send_mail).step(Step::rate_limit(0.5)); // one in two seconds
+    /// let pipeline = Pipeline::new(send_mail).step(Step::rate_limit(0.5)); // every 2 seconds
     /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await?;
     /// for to in 0..10 {
     ///     t.send(SendMail { to }).await?;
@@ -231,8 +264,8 @@ impl Step {
         RateLimit::new(per_second)
     }
 
-    /// Effects once: a message that this subscription has handled before is acknowledged without a run. Not around handlers of
-    /// jobs, whose result would be lost then.
+    /// Acknowledges a message without a run if this subscription has already handled it. Not
+    /// available for job handlers, because the result of the job would be lost.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*, raw::{Address, Message}};
@@ -247,10 +280,15 @@ impl Step {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let charged = Arc::new(AtomicU32::new(0));
     /// let pipeline = Pipeline::new(charge).step(Step::inbox());
-    /// # let t = dwell::testing::start(Bus::builder().state(charged.clone()).handle(pipeline)).await?;
+    /// # let t =
+    /// #     dwell::testing::start(Bus::builder().state(charged.clone()).handle(pipeline)).await?;
     /// for _ in 0..2 {
-    ///     // A broker that delivers twice: the same message, with the same id.
-    ///     t.post(Address::topic("payments.charge"), Message::new("charge-42", "payments.charge", "null")).await?;
+    ///     // Simulates a broker that delivers the same message twice.
+    ///     t.post(
+    ///         Address::topic("payments.charge"),
+    ///         Message::new("charge-42", "payments.charge", "null"),
+    ///     )
+    ///     .await?;
     /// }
     /// t.run_until_idle().await;
     /// assert_eq!(charged.load(Ordering::Relaxed), 1);
@@ -260,14 +298,16 @@ impl Step {
         Inbox::default()
     }
 
-    /// A step of your own.
+    /// Creates a custom step.
     ///
     /// ```
     /// use dwell::{Next, Pipeline, Step, prelude::*};
     ///
     /// let stolen = Step::around("stolen", |cx: Cx, next: Next| async move {
     ///     match next.run().await {
-    ///         Err(failure) if failure.to_string().contains("stolen") => Err(Failure::reject("tell the police")),
+    ///         Err(failure) if failure.to_string().contains("stolen") => {
+    ///             Err(Failure::reject("reported to the police"))
+    ///         }
     ///         outcome => outcome,
     ///     }
     /// });
@@ -275,11 +315,12 @@ impl Step {
     /// # #[message(name = "payments.charge")]
     /// # struct Charge;
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// let pipeline = Pipeline::new(async |_: Charge| Err::<(), _>("the card is stolen")).step(stolen);
+    /// let pipeline =
+    ///     Pipeline::new(async |_: Charge| Err::<(), _>("the card is stolen")).step(stolen);
     /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await.unwrap();
     /// # t.send(Charge).await.unwrap();
     /// # t.run_until_idle().await;
-    /// # assert_eq!(t.errors::<Charge>(), ["tell the police"]);
+    /// # assert_eq!(t.errors::<Charge>(), ["reported to the police"]);
     /// # });
     /// ```
     pub fn around<F, R>(name: impl Into<Text>, step: F) -> Self
@@ -290,7 +331,8 @@ impl Step {
         Self::from(Kind::Around(Around::new(name.into(), step)))
     }
 
-    /// Its place, if steps are numbered: lower is outer. All steps of a pipeline have a number, or none.
+    /// Sets the position of the step: lower numbers are further out. Number all steps of a pipeline
+    /// or none.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -306,7 +348,8 @@ impl Step {
     /// let bus = Bus::builder().handle(pipeline).start("memory://").await?;
     /// # bus.shutdown().await?;
     ///
-    /// let pipeline = Pipeline::new(async |_: Greet| ()).step(timeout().number(2)).step(Step::inbox());
+    /// let pipeline =
+    ///     Pipeline::new(async |_: Greet| ()).step(timeout().number(2)).step(Step::inbox());
     /// let refused = Bus::builder().handle(pipeline).start("memory://").await.unwrap_err();
     /// assert!(refused.to_string().contains("number all of them or none"));
     /// # Ok(()) }
@@ -317,7 +360,7 @@ impl Step {
         self
     }
 
-    /// What it is called in attributes and texts.
+    /// Returns the name of the step, as in its attribute.
     ///
     /// ```
     /// use dwell::Step;
@@ -354,7 +397,7 @@ impl Step {
         matches!(self.kind, Kind::Inbox(_))
     }
 
-    /// The longest delay that it can ask for by itself.
+    /// Returns the longest delay that the step itself can request.
     pub(super) fn longest_delay(&self) -> Duration {
         match &self.kind {
             Kind::Backstop(Backstop::Defer(step)) => step.own_delay().unwrap_or_default(),
@@ -364,7 +407,7 @@ impl Step {
         }
     }
 
-    /// What runs; `None` for a step that only sets something.
+    /// Returns the layer of the step, or `None` if it only changes settings.
     pub(super) fn layer(&self) -> Option<Box<dyn Layer>> {
         Some(match &self.kind {
             Kind::Backstop(step) => Box::new(*step),
@@ -378,7 +421,7 @@ impl Step {
         })
     }
 
-    /// Why it cannot work, if it cannot.
+    /// Returns what is wrong with the options of the step, if anything.
     pub(super) fn problem(&self) -> Option<&'static str> {
         match &self.kind {
             Kind::RetryInline(step) => step.problem(),
@@ -387,7 +430,7 @@ impl Step {
             Kind::CircuitBreaker(step) => step.problem(),
             Kind::Retry(Retry(policy)) => {
                 let is_off = policy.jitter.is_some_and(|jitter| !(0.0..=1.0).contains(&jitter));
-                is_off.then_some("has a `jitter` that does not lie between 0 and 1")
+                is_off.then_some("has a `jitter` outside of 0 to 1")
             }
             _ => None,
         }

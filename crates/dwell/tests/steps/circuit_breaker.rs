@@ -184,7 +184,7 @@ async fn one_that_was_let_in_before_does_not_close_it_while_it_is_open() {
 async fn a_breaker_that_can_do_nothing_is_refused() {
     let steps = [
         (breaker(0, 1.0), "opens after 0 failures, so that nothing would ever run"),
-        (breaker(1, 0.0), "is open for no time at all, so that it would do nothing"),
+        (breaker(1, 0.0), "has an `open_for` of zero, so that it would never defer"),
     ];
     for (step, problem) in steps {
         let handler = Journal::default().handler(Pump::Async, |_, _| Ok(())).named("confirm").step(step);

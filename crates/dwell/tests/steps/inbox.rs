@@ -125,7 +125,7 @@ async fn a_second_delivery_waits_while_the_first_one_runs_however_long_that_take
     world.deliver().await;
     world.pass(199.0).await;
     assert_eq!(world.journal.outcomes(), [Outcome::Deferred; 29], "each seven seconds");
-    assert_eq!(world.errors::<Placed>()[0], "another run of this message is still at work");
+    assert_eq!(world.errors::<Placed>()[0], "another run of this message is in progress");
     world.pass(10.0).await;
     assert_eq!(world.journal.outcomes()[29..], [Outcome::Handled; 2]);
     assert_eq!(world.times(), [0.0]);

@@ -28,7 +28,7 @@ on_both_pumps! {
         world.publish(["a", "b"]).await;
         world.run_until_idle().await;
         assert_eq!(world.journal.outcomes(), [Outcome::Handled, Outcome::Deferred]);
-        assert_eq!(world.errors::<Placed>(), ["the rate limit is reached"]);
+        assert_eq!(world.errors::<Placed>(), ["the rate limit is exceeded"]);
         world.pass(60.0).await;
         assert_eq!(world.line(), "a@0 b@4");
         assert_eq!(world.journal.runs()[1].failed, 0);

@@ -57,6 +57,7 @@ async fn two_policies_for_one_handler_are_refused() {
     let handler = Journal::default().handler(Pump::Async, |_, _| Ok(())).named("confirm");
     let twice = handler.step(Step::retry().max_retries(1)).step(Step::retry().max_retries(2));
     let error = dwell::testing::start(Bus::builder().subscribe("mail", twice)).await.unwrap_err();
-    let text = "the handler `confirm` has two `retry` steps, and there is one durable policy: remove one";
+    let text =
+        "the handler `confirm` has two `retry` steps, but a message type has one retry policy: remove one";
     assert_eq!(error.to_string(), text);
 }

@@ -35,7 +35,7 @@ async fn an_async_handler_is_dropped_at_its_timeout_and_counts_as_failed() {
     assert_eq!(*dropped.lock().unwrap(), [2.0, 7.0]);
     assert_eq!(world.times(), [0.0, 7.0], "five seconds of backoff from the moment of failure");
     assert_eq!(world.journal.outcomes(), [Outcome::Failed, Outcome::Handled]);
-    assert_eq!(world.errors::<Placed>(), ["it did not finish within its timeout of 2s"]);
+    assert_eq!(world.errors::<Placed>(), ["the handler did not finish within the step `timeout` of 2s"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,7 +56,10 @@ async fn a_handler_that_is_always_ready_is_dropped_at_its_timeout() {
             }
         };
         let dead = tokio::time::timeout(seconds(30.0), dead).await.expect("it times out");
-        assert_eq!(dead.error.as_deref(), Some("it did not finish within its timeout of 200ms"));
+        assert_eq!(
+            dead.error.as_deref(),
+            Some("the handler did not finish within the step `timeout` of 200ms")
+        );
         bus.shutdown().await.unwrap();
     }
 }
@@ -139,7 +142,7 @@ on_both_pumps! {
         let world = World::new(pump, retries(0), steps, |_, _| boom()).await;
         world.play().await;
         assert_eq!(world.times(), [0.0, 1.5, 3.0]);
-        assert_eq!(world.errors::<Placed>(), ["it did not finish within its timeout of 4s"]);
+        assert_eq!(world.errors::<Placed>(), ["the handler did not finish within the step `timeout` of 4s"]);
     }
 }
 

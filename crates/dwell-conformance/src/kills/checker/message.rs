@@ -1,23 +1,23 @@
-//! A message as its sender and whoever cancels it know it.
+//! A message, as its sender and the workers that cancel it have recorded it.
 
 use crate::kills::report::Kind;
 use dwell_core::{Changed, Text};
 
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    /// None if nobody has said that it would be sent.
+    /// Topic. `None` if no worker has announced the send.
     pub(super) topic: Option<Text>,
-    /// The earliest time that any attempt to send it asked for.
+    /// Earliest due time that any send of it requested.
     asked_for: Option<i64>,
-    /// When it is due, as it was confirmed.
+    /// Confirmed due time.
     pub(super) confirmed: Option<Option<i64>>,
     pub(super) asks: Vec<Ask>,
 }
 
-/// Somebody wants it cancelled.
+/// A request to cancel the message.
 #[derive(Debug, Default)]
 pub(super) struct Ask {
-    /// When the answer came, and which.
+    /// Time and content of the answer.
     pub(super) answer: Option<(i64, Changed)>,
 }
 
@@ -27,13 +27,14 @@ impl Sending {
         self.asked_for = Some(self.asked_for.map_or(due, |earliest| earliest.min(due)));
     }
 
-    /// Before this, no handler may see it: what was asked for, and what was confirmed, must both have come.
+    /// Earliest time at which a handler may run: the earlier of the requested and the confirmed due
+    /// time.
     pub(super) fn due(&self) -> i64 {
         let confirmed = self.confirmed.flatten().unwrap_or(i64::MIN);
         self.asked_for.unwrap_or(i64::MIN).max(confirmed)
     }
 
-    /// Whether it was not sent at once, as far as anybody knows.
+    /// Whether its due time is later than its first send, as far as the journals show.
     pub(super) fn waited(&self) -> bool {
         self.confirmed != Some(None)
     }
@@ -42,25 +43,28 @@ impl Sending {
         self.asks.iter().any(|ask| matches!(ask.answer, Some((_, Changed::Done))))
     }
 
-    /// Who was killed before the answer may have cancelled it.
+    /// Whether it may be cancelled: a worker that was killed before the answer may have succeeded.
     pub(super) fn may_be_cancelled(&self) -> bool {
         self.is_cancelled() || self.asks.iter().any(|ask| ask.answer.is_none())
     }
 
-    /// It was cancelled before it was due: no handler ever sees it.
+    /// Whether it was cancelled before it was due, so that no handler may run.
     pub(super) fn never_runs(&self) -> bool {
         self.asks.iter().any(|ask| matches!(ask.answer, Some((at, Changed::Done)) if at < self.due()))
     }
 
-    /// What surely waits must not be said to be gone, or unknown.
+    /// Checks the answers of cancellations. A message that is certainly pending must not be
+    /// reported as fired or unknown.
     pub(super) fn check_answers(&self, find: &mut dyn FnMut(Kind, String)) {
         if self.confirmed.is_none() || self.may_be_cancelled() {
             return;
         }
         for (at, changed) in self.asks.iter().filter_map(|ask| ask.answer) {
             if at < self.due() {
-                let text =
-                    format!("it waits until {}, and at {at} its cancellation was {changed:?}", self.due());
+                let text = format!(
+                    "it is pending until {}, but its cancellation at {at} returned {changed:?}",
+                    self.due()
+                );
                 find(Kind::Broken, text);
             }
         }

@@ -1,15 +1,20 @@
-//! Goes through the journals, copy by copy, and says which promise was broken.
+//! Reads the journals, copy by copy, and reports broken promises.
 //!
-//! A *copy* is a message in one subscription. At each handled count it is owed one run; every further one is a duplicate,
-//! and needs an explanation: the hand-out before was never settled, as far as its holder could write down, and its lease
-//! had run out when the next one was made. A worker that was killed explains just that, and so does one that stood still
-//! for too long. A settlement that was confirmed explains nothing any more, with two exceptions: on a log it only counts for
-//! a commit, which a kill may prevent; and where copies are made of what waits, a kill may leave two of them. A log shows
-//! which it was, since every copy has a place of its own there: a record that comes again needs a commit that was prevented,
-//! and a second record needs somebody who wrote it.
+//! A *copy* is a message in one subscription. At each handled count it must run exactly once. Every
+//! further run is a duplicate and needs an explanation: the previous delivery was not settled
+//! according to its worker's journal, and its lease had expired before the next delivery. A killed
+//! worker explains this; so does a worker that stalled for longer than its lease.
 //!
-//! Where a moment is not known exactly, the checker takes the end of its interval that accuses nobody: a call began at a
-//! known time, its effect came later, and what is written down about it later still.
+//! A confirmed settlement rules out this explanation, with two exceptions:
+//!
+//! * On a log, a settlement is final only when its offset is committed. A kill may prevent the
+//!   commit.
+//! * Where pending messages are carried on by copying them, a kill may leave two copies. On a log
+//!   the two cases can be distinguished, because every copy has its own offset: a repeated record
+//!   needs a prevented commit, and a second record needs a worker that wrote it.
+//!
+//! Where a time is not known exactly, the checker uses the end of the interval that reports no
+//! fault: a call began at a known time, its effect came later, and the journal entry later still.
 
 mod message;
 #[cfg(test)]
@@ -26,32 +31,34 @@ use message::{Ask, Sending};
 use std::collections::{BTreeMap, BTreeSet};
 use track::{HandOut, Track};
 
-/// What the checker has to know about the store.
+/// Facts about the store that the checker needs.
 pub(super) struct Terms {
-    /// The subscriptions of each topic.
+    /// Subscriptions of each topic.
     pub(super) places: BTreeMap<Text, Vec<Text>>,
     pub(super) holding: Holding,
-    /// A move is one step: what has moved on is no longer where it was.
+    /// Whether a move is one atomic step: a moved message no longer exists at its origin.
     pub(super) moves_at_once: bool,
-    /// What waits is carried on by copies: by a forwarder, or by a relay. One that is killed may have made one already.
+    /// Whether a forwarder or a relay copies pending messages. A killed one may already have made a
+    /// copy.
     pub(super) copies_what_waits: bool,
 }
 
-/// How long a hand-out is its holder's alone.
+/// How long a delivery belongs to its consumer alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holding {
-    /// This number of microseconds after its last renewal.
+    /// Until this number of microseconds after its last renewal.
     Lease(i64),
-    /// Until the members change. The group notices a killed member after this number of microseconds, and admits a new one
-    /// after a while: records that change hands for that reason may have been handed out since.
+    /// Until the members of the group change. The group notices a killed member after this number
+    /// of microseconds, and admits a new member after a while. Records that change their owner for
+    /// this reason may have been delivered in between.
     Session(i64),
 }
 
-/// What is in the store when everything has come to rest.
+/// Contents of the store after the load has ended and drained.
 #[derive(Default)]
 pub(super) struct Inventory {
     pub(super) dead: Vec<Dead>,
-    /// What should not be there, in words.
+    /// Messages that should not exist any more, as text.
     pub(super) left: Vec<String>,
 }
 
@@ -60,39 +67,40 @@ pub(super) struct Inventory {
 pub(super) struct Dead {
     pub(super) id: MessageId,
     pub(super) of: Text,
-    /// It took its worker down too often, and was given up without a run.
+    /// The message was in quarantine after too many deliveries, and was given up without a run.
     pub(super) is_poison: bool,
 }
 
-/// Who was there when.
+/// Times at which workers and the broker started and stopped.
 #[derive(Default)]
 struct Lives {
     killed: BTreeSet<Name>,
-    /// When consumers came and were killed.
+    /// When consumers started or were killed.
     changes: Vec<i64>,
     /// When workers were killed.
     kills: Vec<i64>,
-    /// From when to when the broker was away.
+    /// Intervals in which the broker was unavailable.
     away: Vec<(i64, i64)>,
 }
 
 impl Lives {
-    /// The broker may have been killed at any moment from when that was asked for until it was back.
+    /// Whether a worker or the broker may have been killed in this interval. The broker may have
+    /// been killed at any time between the request and its recovery.
     fn killed_between(&self, from: i64, to: i64) -> bool {
         let broker = self.away.iter().any(|(gone, back)| *gone <= to && from <= *back);
         broker || self.kills.iter().any(|kill| (from..=to).contains(kill))
     }
 }
 
-/// All that the journals say.
+/// Everything that the journals record.
 pub(super) struct Checker {
     terms: Terms,
     messages: BTreeMap<MessageId, Sending>,
     tracks: BTreeMap<(MessageId, Text), Track>,
-    /// Where a hand-out is in its copy.
+    /// Position of each delivery in its copy.
     hand_outs: BTreeMap<(Name, Text, Lease), (MessageId, usize)>,
     lives: Lives,
-    /// What makes no sense by itself.
+    /// Findings that need no other entry to be wrong.
     odd: Vec<Finding>,
 }
 
@@ -108,42 +116,43 @@ impl Checker {
         }
     }
 
-    /// A worker came.
+    /// Records that a worker started.
     pub(super) fn started(&mut self, name: &Name, at: i64) {
         if name.role == Role::Consumer {
             self.lives.changes.push(at);
         }
     }
 
-    /// A worker was killed.
+    /// Records that a worker was killed.
     pub(super) fn killed(&mut self, name: &Name, at: i64) {
         self.started(name, at);
         self.lives.kills.push(at);
         self.lives.killed.insert(name.clone());
     }
 
-    /// The broker was killed, and came back.
+    /// Records that the broker was killed and has recovered.
     pub(super) fn broker_was_away(&mut self, from: i64, to: i64) {
         self.lives.changes.extend([from, to]);
         self.lives.away.push((from, to));
     }
 
-    /// How long a hand-out is its holder's alone.
+    /// How long a delivery belongs to its consumer alone.
     pub(super) fn holding(&self) -> Holding {
         self.terms.holding
     }
 
-    /// Messages whose send was confirmed so far.
+    /// Number of messages whose send is confirmed so far.
     pub(super) fn sent(&self) -> usize {
         self.messages.values().filter(|message| message.confirmed.is_some()).count()
     }
 
-    /// Copies that came to a good end so far.
+    /// Number of copies that have been handled so far.
     pub(super) fn handled(&self) -> usize {
         self.tracks.values().filter(|track| track.is_handled()).count()
     }
 
-    /// Takes in what a worker wrote. Its own lines come in order; those of different workers in any.
+    /// Reads a line of a worker's journal. The lines of one worker come in order; those of
+    /// different workers in any order.
     pub(super) fn observe(&mut self, name: &Name, Line(at, entry): Line) {
         match entry {
             Entry::Attempted { id, topic, due } => self.message(id).attempted(topic, due),
@@ -173,7 +182,11 @@ impl Checker {
             Entry::Started { of, lease, altered } => {
                 let id = self.with(name, &of, lease, |hand_out| hand_out.started = Some(at));
                 if altered {
-                    self.odd.push(Finding { kind: Kind::Broken, id, text: format!("{of} got it altered") });
+                    self.odd.push(Finding {
+                        kind: Kind::Broken,
+                        id,
+                        text: format!("{of} received it altered"),
+                    });
                 }
             }
             Entry::Ended { of, lease, ending } => {
@@ -201,14 +214,14 @@ impl Checker {
         match hand_out {
             Some(hand_out) => change(hand_out),
             None => {
-                let text = format!("{name} works in {of} on {lease:?}, which it was never handed");
+                let text = format!("{name} processes {lease:?} in {of}, which was never delivered to it");
                 self.odd.push(Finding { kind: Kind::Broken, id: None, text });
             }
         }
         found.map(|(id, _)| id)
     }
 
-    /// What it comes to.
+    /// Returns the final report.
     pub(super) fn report(&self, inventory: &Inventory) -> Report {
         let mut report = Report::default();
         self.odd.iter().for_each(|finding| report.add(finding.clone()));
@@ -231,7 +244,7 @@ impl Checker {
                     report.duplicates += again.duplicates;
                     report.lapsed += again.lapsed;
                 }
-                None => find(Kind::Broken, "got it, and nobody sent it".to_owned()),
+                None => find(Kind::Broken, "received it, but no worker sent it".to_owned()),
             }
         }
         for (id, message) in &self.messages {
@@ -258,12 +271,12 @@ impl Checker {
                 } else if message.may_be_cancelled() {
                     report.unsure += 1;
                 } else {
-                    find(Kind::Lost, format!("{of} never came to an end with it: {track}"));
+                    find(Kind::Lost, format!("{of} never finished it: {track}"));
                 }
             }
         }
         for (id, of) in dead.into_keys() {
-            let text = format!("{of} has a dead letter that nobody sent there");
+            let text = format!("{of} has a dead letter of a message that was not sent there");
             found.push(Finding { kind: Kind::Broken, id: Some(id), text });
         }
         found.into_iter().for_each(|finding| report.add(finding));

@@ -1,6 +1,7 @@
-//! Faults planted in journals, each of which must be found, and duplicates that a kill explains, which must not.
+//! Journals with planted faults that must be found, and with duplicates that a kill explains.
 //!
-//! Times in these tests are milliseconds, unless their name says otherwise. The journals have microseconds.
+//! Times in these tests are milliseconds unless their name says otherwise. Journals use
+//! microseconds.
 
 use super::*;
 use crate::kills::journal::Ending;
@@ -10,22 +11,22 @@ const ORDERS: &str = "orders";
 const MAIL: &str = "orders/mail";
 const STOCK: &str = "orders/stock";
 const LEASE: i64 = 2000;
-/// How long it takes a group to miss a member.
+/// Time after which a group removes a silent member.
 const SESSION: i64 = 3000;
 
-/// Microseconds.
+/// Microseconds of a time in milliseconds.
 fn us(millis: i64) -> i64 {
     millis * 1000
 }
 
-/// Journals in the making.
+/// Journals under construction.
 struct Journals {
     checker: Checker,
     fence: u64,
     dead: Vec<Dead>,
-    /// What the next hand-out is counted as.
+    /// Delivery count of the next delivery.
     deliveries: Option<u32>,
-    /// Where its record is.
+    /// Offset of its record.
     position: u64,
 }
 
@@ -62,7 +63,7 @@ impl Journals {
         self.checker.observe(name, Line(at_us, entry));
     }
 
-    /// About to be sent, due then.
+    /// Records that a message is about to be sent, due at `due`.
     fn attempted(&mut self, id: &str, due: i64) {
         let entry = Entry::Attempted { id: id.into(), topic: ORDERS.into(), due: us(due) };
         self.write(&worker(Role::Producer, 0), 0, entry);
@@ -81,7 +82,7 @@ impl Journals {
         }
     }
 
-    /// A run that starts when it is received, and ends 10 ms later.
+    /// A run that starts when the message is received, and ends 10 ms later.
     fn run(&mut self, slot: usize, id: &str, at: i64, counts: (u32, u32), ending: Option<Ending>) -> Lease {
         self.run_in(MAIL, slot, id, at, counts, ending)
     }
@@ -109,7 +110,7 @@ impl Journals {
         lease
     }
 
-    /// A hand-out by a call that took 5 ms.
+    /// A delivery by a call that took 5 ms.
     fn hand_out(&mut self, of: &str, slot: usize, id: &str, at: i64, counts: (u32, u32)) -> Lease {
         self.fence += 1;
         let lease = (self.position, self.fence);
@@ -150,7 +151,7 @@ impl Journals {
         self.checker.report(&Inventory { dead: self.dead, left: vec![] })
     }
 
-    /// The only finding.
+    /// Returns the only finding.
     fn found(self) -> (Kind, String) {
         let report = self.report();
         assert_eq!(report.findings.len(), 1, "{report}");
@@ -161,7 +162,7 @@ impl Journals {
 const HANDLED: Option<Ending> = Some(Ending::Handled);
 
 #[test]
-fn a_message_handled_once_in_each_subscription_is_in_order() {
+fn a_message_handled_once_in_each_subscription_is_correct() {
     let mut journals = Journals::on(&[MAIL, STOCK], Holding::Lease(LEASE));
     journals.sent("a", 1000);
     let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
@@ -173,7 +174,7 @@ fn a_message_handled_once_in_each_subscription_is_in_order() {
 }
 
 #[test]
-fn what_was_confirmed_and_never_handled_is_lost() {
+fn a_confirmed_message_that_is_never_handled_is_lost() {
     let mut journals = Journals::on(&[MAIL, STOCK], Holding::Lease(LEASE));
     journals.sent("a", 1000);
     journals.run(0, "a", 1000, (0, 0), HANDLED);
@@ -183,7 +184,7 @@ fn what_was_confirmed_and_never_handled_is_lost() {
 }
 
 #[test]
-fn what_started_and_never_came_back_is_lost() {
+fn a_run_that_never_ends_and_is_not_redelivered_is_lost() {
     for ending in [None, Some(Ending::Deferred(5)), Some(Ending::Failed(5)), Some(Ending::Rejected)] {
         let mut journals = Journals::new();
         journals.sent("a", 1000);
@@ -194,7 +195,7 @@ fn what_started_and_never_came_back_is_lost() {
 }
 
 #[test]
-fn what_was_never_confirmed_is_owed_to_nobody() {
+fn an_unconfirmed_message_may_be_missing() {
     let mut journals = Journals::new();
     journals.attempted("a", 1000);
     let report = journals.report();
@@ -202,7 +203,7 @@ fn what_was_never_confirmed_is_owed_to_nobody() {
 }
 
 #[test]
-fn a_dead_letter_is_an_end_if_a_run_gave_it_up() {
+fn a_dead_letter_needs_a_run_that_gave_it_up() {
     let mut journals = Journals::new();
     journals.sent("a", 1000);
     journals.run(0, "a", 1000, (0, 0), Some(Ending::Rejected));
@@ -224,7 +225,7 @@ fn a_dead_letter_is_an_end_if_a_run_gave_it_up() {
 }
 
 #[test]
-fn a_message_that_was_handed_out_too_often_is_poison_whatever_its_killed_runs_had_come_to() {
+fn a_message_delivered_too_often_may_be_poison_after_any_outcome() {
     for (deliveries, is_settled, broken) in [(11, false, 0), (10, false, 1), (11, true, 1)] {
         let mut journals = Journals::new();
         journals.sent("a", 1000);
@@ -242,7 +243,7 @@ fn a_message_that_was_handed_out_too_often_is_poison_whatever_its_killed_runs_ha
 }
 
 #[test]
-fn a_run_before_the_due_time_is_early_whether_it_was_confirmed_or_not() {
+fn a_run_before_the_due_time_is_early_even_if_unconfirmed() {
     let mut journals = Journals::new();
     journals.sent("a", 1000);
     journals.run(0, "a", 999, (0, 0), HANDLED);
@@ -255,7 +256,7 @@ fn a_run_before_the_due_time_is_early_whether_it_was_confirmed_or_not() {
 }
 
 #[test]
-fn a_run_that_is_early_by_a_microsecond_is_early() {
+fn a_run_one_microsecond_too_soon_is_early() {
     for (early_us, expected) in [(1, 1), (0, 0)] {
         let mut journals = Journals::new();
         journals.sent("a", 1000);
@@ -270,7 +271,7 @@ fn a_run_that_is_early_by_a_microsecond_is_early() {
 }
 
 #[test]
-fn a_deferral_or_a_retry_that_comes_back_too_soon_is_early() {
+fn a_deferral_or_retry_redelivered_too_soon_is_early() {
     for (ending, failed) in [(Ending::Deferred(500), 0), (Ending::Failed(500), 1)] {
         for (again, expected) in [(1509, 1), (1510, 0)] {
             let mut journals = Journals::new();
@@ -285,7 +286,7 @@ fn a_deferral_or_a_retry_that_comes_back_too_soon_is_early() {
 }
 
 #[test]
-fn a_run_after_a_kill_and_a_lease_is_an_explained_duplicate() {
+fn a_kill_and_an_expired_lease_explain_a_duplicate() {
     let mut journals = Journals::new();
     journals.sent("a", 1000);
     let lease = journals.run(0, "a", 1000, (0, 0), None);
@@ -299,7 +300,7 @@ fn a_run_after_a_kill_and_a_lease_is_an_explained_duplicate() {
 }
 
 #[test]
-fn a_run_after_a_lease_that_ran_out_in_a_worker_that_lives_is_told_apart() {
+fn a_duplicate_after_a_lapsed_lease_of_a_live_worker_is_counted_separately() {
     let mut journals = Journals::new();
     journals.sent("a", 1000);
     journals.run(0, "a", 1000, (0, 0), HANDLED);
@@ -310,7 +311,7 @@ fn a_run_after_a_lease_that_ran_out_in_a_worker_that_lives_is_told_apart() {
 }
 
 #[test]
-fn a_run_after_a_confirmed_settlement_is_unexplained_even_if_its_worker_was_killed() {
+fn a_run_after_a_confirmed_settlement_is_unexplained_even_after_a_kill() {
     let mut journals = Journals::new();
     journals.sent("a", 1000);
     let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
@@ -323,7 +324,7 @@ fn a_run_after_a_confirmed_settlement_is_unexplained_even_if_its_worker_was_kill
 }
 
 #[test]
-fn on_a_log_a_kill_right_after_a_settlement_explains_that_it_was_not_committed() {
+fn on_a_log_a_kill_right_after_a_settlement_explains_a_missing_commit() {
     for (killed_at, is_ok) in [(1030, true), (1020 + 2000, false)] {
         let mut journals = Journals::on(&[MAIL], Holding::Session(SESSION));
         journals.sent("a", 1000);
@@ -337,7 +338,7 @@ fn on_a_log_a_kill_right_after_a_settlement_explains_that_it_was_not_committed()
 }
 
 #[test]
-fn on_a_log_a_broker_that_went_away_explains_what_was_settled_then_and_nothing_before() {
+fn on_a_log_a_broker_outage_explains_only_settlements_during_it() {
     for (from, is_ok) in [(1500, true), (4000, false)] {
         let mut journals = Journals::on(&[MAIL], Holding::Session(SESSION));
         journals.sent("a", 1000);
@@ -351,7 +352,7 @@ fn on_a_log_a_broker_that_went_away_explains_what_was_settled_then_and_nothing_b
 }
 
 #[test]
-fn where_what_waits_is_copied_a_kill_before_it_came_again_explains_two_of_it() {
+fn where_pending_messages_are_copied_a_kill_explains_a_second_copy() {
     for (copies, killed_at, is_ok) in [(true, 900, true), (false, 900, false), (true, 9500, false)] {
         let mut journals = Journals::new();
         journals.checker.terms.copies_what_waits = copies;
@@ -365,7 +366,7 @@ fn where_what_waits_is_copied_a_kill_before_it_came_again_explains_two_of_it() {
     }
 }
 
-/// Two runs of a message that waited, 3 ms apart, on a log.
+/// Two runs of a message that was pending, 3 ms apart, on a log.
 fn close_together(positions: [u64; 2], killed_at: Option<i64>) -> Report {
     let mut journals = Journals::on(&[MAIL], Holding::Session(SESSION));
     journals.checker.terms.copies_what_waits = true;
@@ -381,7 +382,7 @@ fn close_together(positions: [u64; 2], killed_at: Option<i64>) -> Report {
 }
 
 #[test]
-fn on_a_log_a_kill_while_it_waited_explains_two_records_of_it_and_never_one_record_twice() {
+fn on_a_log_a_kill_explains_a_second_record_but_not_a_repeated_one() {
     for (positions, killed_at, is_ok) in [
         ([1, 2], Some(900), true),
         ([1, 2], None, false),
@@ -394,12 +395,12 @@ fn on_a_log_a_kill_while_it_waited_explains_two_records_of_it_and_never_one_reco
 }
 
 #[test]
-fn on_a_log_a_broker_that_goes_away_at_some_moment_explains_two_records_of_what_waited_meanwhile() {
+fn on_a_log_a_broker_outage_explains_a_second_record_of_a_pending_message() {
     for (back, is_ok) in [(1500, true), (900, false)] {
         let mut journals = Journals::on(&[MAIL], Holding::Session(SESSION));
         journals.checker.terms.copies_what_waits = true;
         journals.sent("a", 500);
-        // It is asked to go before the run that makes it wait, and goes after.
+        // The kill is requested before the run that defers the message, and takes effect after it.
         journals.checker.broker_was_away(us(800), us(back));
         journals.run(0, "a", 1000, (0, 0), Some(Ending::Deferred(100)));
         for position in [2, 3] {
@@ -412,7 +413,7 @@ fn on_a_log_a_broker_that_goes_away_at_some_moment_explains_two_records_of_what_
 }
 
 #[test]
-fn on_a_log_a_record_that_comes_again_is_found_behind_another_one_of_the_same_message() {
+fn on_a_log_a_repeated_record_is_found_behind_another_record_of_its_message() {
     let mut journals = Journals::on(&[MAIL], Holding::Session(SESSION));
     journals.checker.terms.copies_what_waits = true;
     journals.sent("a", 1000);
@@ -428,7 +429,7 @@ fn on_a_log_a_record_that_comes_again_is_found_behind_another_one_of_the_same_me
 }
 
 #[test]
-fn on_a_log_each_run_that_asked_for_another_has_written_a_record_of_its_own() {
+fn on_a_log_each_run_that_requests_another_run_writes_one_record() {
     for (runs, is_ok) in [(2, true), (1, false)] {
         let mut journals = Journals::on(&[MAIL], Holding::Session(SESSION));
         journals.checker.terms.copies_what_waits = true;
@@ -447,7 +448,7 @@ fn on_a_log_each_run_that_asked_for_another_has_written_a_record_of_its_own() {
 }
 
 #[test]
-fn a_hand_out_while_another_holds_the_lease_is_unexplained_even_after_a_kill() {
+fn a_delivery_during_another_lease_is_unexplained_even_after_a_kill() {
     let mut journals = Journals::new();
     journals.sent("a", 1000);
     let lease = journals.run(0, "a", 1000, (0, 0), None);
@@ -460,9 +461,10 @@ fn a_hand_out_while_another_holds_the_lease_is_unexplained_even_after_a_kill() {
 }
 
 #[test]
-fn a_session_ends_when_a_member_comes_or_goes_and_not_before() {
+fn a_session_ends_only_when_a_member_joins_or_leaves() {
     let (soon, before) = (10_000 - SESSION, 10_000 - SESSION - 100);
-    // One that was killed is missed a session later: what is handed out until then may be moved.
+    // The group removes a killed member one session timeout later. Until then its deliveries may be
+    // moved.
     for (killed, is_ok) in [(Some(10_100), true), (Some(soon), true), (Some(before), false), (None, false)] {
         let mut journals = Journals::on(&[MAIL], Holding::Session(SESSION));
         journals.sent("a", 1000);
@@ -477,10 +479,10 @@ fn a_session_ends_when_a_member_comes_or_goes_and_not_before() {
 }
 
 #[test]
-fn counts_that_go_down_are_found() {
+fn decreasing_counts_are_reported() {
     let mut journals = Journals::new();
     journals.sent("a", 1000);
-    // Killed before it could write down that it was settled.
+    // Killed before it could record that the message was settled.
     journals.run(0, "a", 1000, (0, 0), Some(Ending::Deferred(0)));
     journals.killed(0, 1011);
     journals.run(1, "a", 1500, (1, 0), HANDLED);
@@ -491,7 +493,7 @@ fn counts_that_go_down_are_found() {
 }
 
 #[test]
-fn counts_that_no_run_led_to_are_found() {
+fn counts_without_a_preceding_run_are_reported() {
     for counts in [(1, 1), (2, 0)] {
         let mut journals = Journals::new();
         journals.sent("a", 1000);
@@ -502,7 +504,7 @@ fn counts_that_no_run_led_to_are_found() {
 }
 
 #[test]
-fn what_was_cancelled_before_it_was_due_never_runs() {
+fn a_run_of_a_message_cancelled_before_it_was_due_is_reported() {
     let mut journals = Journals::new();
     journals.sent("a", 1000);
     journals.cancel("a", Some((900, Changed::Done)));
@@ -513,7 +515,7 @@ fn what_was_cancelled_before_it_was_due_never_runs() {
 }
 
 #[test]
-fn what_was_cancelled_or_may_have_been_is_not_lost() {
+fn a_message_that_is_or_may_be_cancelled_is_not_lost() {
     for (answer, counts) in
         [(Some((900, Changed::Done)), (1, 0)), (Some((1100, Changed::Done)), (0, 1)), (None, (0, 1))]
     {
@@ -530,7 +532,7 @@ fn what_was_cancelled_or_may_have_been_is_not_lost() {
 }
 
 #[test]
-fn an_untrue_answer_to_a_cancellation_is_found() {
+fn a_wrong_answer_to_a_cancellation_is_reported() {
     for changed in [Changed::TooLate, Changed::NotFound] {
         let mut journals = Journals::new();
         journals.sent("a", 1000);
@@ -541,7 +543,7 @@ fn an_untrue_answer_to_a_cancellation_is_found() {
 }
 
 #[test]
-fn what_nobody_sent_or_arrives_altered_is_found() {
+fn unknown_and_altered_messages_are_reported() {
     let mut journals = Journals::new();
     journals.run(0, "a", 1000, (0, 0), HANDLED);
     assert_eq!(journals.found().0, Kind::Broken);
@@ -554,7 +556,7 @@ fn what_nobody_sent_or_arrives_altered_is_found() {
 }
 
 #[test]
-fn what_is_left_in_the_store_is_found() {
+fn messages_left_in_the_store_are_reported() {
     let left = Inventory { left: vec!["1 ready in orders (mail)".to_owned()], ..Inventory::default() };
     let report = Journals::new().checker.report(&left);
     assert_eq!((report.broken, report.is_ok()), (1, false));

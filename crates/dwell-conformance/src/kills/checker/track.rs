@@ -1,4 +1,4 @@
-//! A message in one subscription: every time that it was handed out there, and what came of it.
+//! A message in one subscription: all its deliveries and their outcomes.
 
 use super::{Dead, Holding, Lives, Terms, message::Sending};
 use crate::kills::{
@@ -12,13 +12,14 @@ use std::{
     fmt,
 };
 
-/// So many hand-outs without an outcome make a message poison, unless a subscription says otherwise.
+/// Number of deliveries without an outcome that make a message poison, unless a subscription sets
+/// another.
 const QUARANTINE: u32 = 10;
 
-/// How long after its end a run may not be committed yet, on a log, in microseconds.
+/// Time after the end of a run during which it may not be committed yet, on a log, in microseconds.
 const COMMIT: i64 = 1_000_000;
 
-/// Stores keep the ends of leases in milliseconds.
+/// Stores keep lease ends in milliseconds.
 const MILLISECOND: i64 = 1000;
 
 #[derive(Debug, Default)]
@@ -26,33 +27,33 @@ pub(super) struct Track {
     pub(super) hand_outs: Vec<HandOut>,
 }
 
-/// Runs beyond the one that is owed at each count.
+/// Runs beyond the one that is required at each count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Again {
     pub(super) duplicates: usize,
-    /// Those after a worker that was not killed, and lost what it held all the same.
+    /// Those after a worker that was not killed, but lost its lease.
     pub(super) lapsed: usize,
 }
 
-/// One delivery into one worker's hands.
+/// One delivery to one worker.
 #[derive(Debug)]
 pub(super) struct HandOut {
     name: Name,
-    /// On a log, the place of its record there.
+    /// Offset of its record, on a log.
     position: u64,
     handled: u32,
     failed: u32,
-    /// How often it was handed out with these counts, this time included, where the store can tell.
+    /// Number of deliveries with these counts, including this one, if the store counts them.
     deliveries: Option<u32>,
-    /// When the call began that brought it.
+    /// Start of the call that returned it.
     since: i64,
-    /// When it was there.
+    /// When it was received.
     received: i64,
-    /// When the last call began that renewed it.
+    /// Start of the last call that renewed it.
     pub(super) renewed: Option<i64>,
     pub(super) started: Option<i64>,
     pub(super) ended: Option<(i64, Ending)>,
-    /// The store has confirmed its settlement.
+    /// Whether the store has confirmed its settlement.
     pub(super) is_settled: bool,
 }
 
@@ -80,7 +81,7 @@ impl HandOut {
         }
     }
 
-    /// When it may come back, and with which count of failures, if its run asked for that.
+    /// When it may be redelivered, and with which count of failures, if its run requested that.
     fn again(&self) -> Option<(i64, u32)> {
         match self.ended? {
             (at, Ending::Deferred(after)) => Some((at.saturating_add_unsigned(after), self.failed)),
@@ -93,7 +94,7 @@ impl HandOut {
         matches!(self.ended, Some((_, Ending::Handled)))
     }
 
-    /// Whether its holder, or the broker, was killed so soon that a log may not have its commit.
+    /// Whether its worker or the broker was killed so soon that a log may not have its commit.
     fn is_uncommitted(&self, lives: &Lives) -> bool {
         let ended = self.ended.map_or(self.received, |(at, _)| at);
         let soon = ended..=ended.saturating_add(COMMIT);
@@ -102,7 +103,7 @@ impl HandOut {
         killed || away
     }
 
-    /// Why the same record was handed out again, on a log; an error if there is no reason.
+    /// Explains why the same record was delivered again, on a log; an error if there is no reason.
     fn explain_again(&self, run: &HandOut, missed: i64, lives: &Lives) -> Result<(), String> {
         if self.is_settled {
             let explained = self.is_uncommitted(lives);
@@ -112,7 +113,7 @@ impl HandOut {
         if lives.changes.iter().any(|change| between.contains(change)) {
             return Ok(());
         }
-        Err(format!("{} held it, and no member came or went", self.name))
+        Err(format!("{} held it, and no member joined or left", self.name))
     }
 
     fn is_given_up(&self) -> bool {
@@ -160,30 +161,31 @@ impl Track {
                 };
                 match explained {
                     Ok(()) => again.lapsed += usize::from(!lives.killed.contains(&before.name)),
-                    Err(why) => find(Kind::Unexplained, format!("runs it once more: {why}: {self}")),
+                    Err(why) => find(Kind::Unexplained, format!("runs it again: {why}: {self}")),
                 }
             }
         }
         again
     }
 
-    /// No run starts before its time, nor with counts that no run before it led to.
+    /// Checks that no run starts before its due time, or with counts that no earlier run led to.
     fn check_time(&self, run: &HandOut, message: &Sending, find: &mut dyn FnMut(Kind, String)) {
         if message.never_runs() {
-            find(Kind::Broken, format!("runs it, and it was cancelled before it was due: {self}"));
+            find(Kind::Broken, format!("runs it, but it was cancelled before it was due: {self}"));
         }
         let Some(due) = self.due(run.handled, run.failed, message) else {
             let (handled, failed) = (run.handled, run.failed);
-            let text =
-                format!("runs it as handled {handled} and failed {failed}, and no run led to that: {self}");
+            let text = format!(
+                "runs it as handled {handled} and failed {failed}, but no run led to these counts: {self}"
+            );
             return find(Kind::Broken, text);
         };
         if let Some(started) = run.started.filter(|started| *started < due) {
-            find(Kind::Early, format!("runs it at {started}, and it is due at {due}: {self}"));
+            find(Kind::Early, format!("runs it at {started}, but it is due at {due}: {self}"));
         }
     }
 
-    /// The earliest time at which it may run with these counts; `None` if it may not at all.
+    /// Earliest time at which it may run with these counts. `None` if it must not run.
     fn due(&self, handled: u32, failed: u32, message: &Sending) -> Option<i64> {
         if handled == 0 {
             return (failed == 0).then(|| message.due());
@@ -193,7 +195,8 @@ impl Track {
         again.filter(|(_, after)| *after == failed).map(|(due, _)| due).min()
     }
 
-    /// Why a run came after another at the same count, on a store with leases; an error if there is no reason.
+    /// Explains why a run followed another at the same count, on a store with leases; an error if
+    /// there is no reason.
     fn explain_with_lease(
         &self,
         before: &HandOut,
@@ -209,7 +212,7 @@ impl Track {
                 terms.copies_what_waits && waited && lives.killed_between(began(message), run.received);
             return if explained { Ok(()) } else { Err(format!("{} had settled it", before.name)) };
         }
-        // It cannot have been handed out before it was due.
+        // It cannot have been delivered before it was due.
         let due = self.due(before.handled, before.failed, message).unwrap_or(i64::MIN);
         let held = before.renewed.unwrap_or(i64::MIN).max(before.since).max(due);
         let held = held.div_euclid(MILLISECOND).saturating_mul(MILLISECOND);
@@ -225,9 +228,9 @@ impl Track {
         }
     }
 
-    /// Why there is one more record of it at the same count, on a log, than there were in the runs before the last; an
-    /// error if there is no reason. Each run that asked for this count has written one; and whoever carries on what waits
-    /// has copied it before a kill, and not committed that it did.
+    /// Explains why there is one more record at the same count, on a log, than in the runs before
+    /// the last; an error if there is no reason. Each run that requested this count has written one
+    /// record. A forwarder or relay that was killed may have copied it without a commit.
     fn explain_record(
         &self,
         runs: &[&HandOut],
@@ -254,41 +257,41 @@ impl Track {
         if terms.copies_what_waits && waited && lives.killed_between(began, run.received) {
             return Ok(());
         }
-        Err(format!("{} records of it, and nobody was killed who may have copied it", records.len()))
+        Err(format!("{} records of it, but no worker that may have copied it was killed", records.len()))
     }
 
-    /// A dead letter comes of a run that gave it up, and one run makes one letter; or of a message that took its worker
-    /// down too often, whatever its run was about to say when it was killed.
+    /// Checks the dead letters. Each needs one run that gave the message up, or a message in
+    /// quarantine, whatever the outcome of its killed run would have been.
     pub(super) fn check_letters(&self, letters: &[&Dead], find: &mut dyn FnMut(String)) {
         let (poison, given_up): (Vec<&Dead>, Vec<&Dead>) =
             letters.iter().partition(|letter| letter.is_poison);
         let gave_up = self.hand_outs.iter().filter(|hand_out| hand_out.is_given_up()).count();
         if given_up.len() > gave_up {
             let count = given_up.len();
-            find(format!("has {count} dead letters of it, and gave it up {gave_up} times: {self}"));
+            find(format!("has {count} dead letters of it, but gave it up {gave_up} times: {self}"));
         }
         let too_often = |hand_out: &HandOut| hand_out.deliveries.is_some_and(|count| count > QUARANTINE);
         if poison.len() > self.hand_outs.iter().filter(|hand_out| too_often(hand_out)).count() {
-            find(format!("gave it up as poison, and was not handed it {QUARANTINE} times before: {self}"));
+            find(format!("gave it up as poison before {QUARANTINE} deliveries: {self}"));
         }
         let is_over = self.hand_outs.iter().any(|hand_out| hand_out.is_handled() && hand_out.is_settled);
         if !given_up.is_empty() && self.is_handled() || !letters.is_empty() && is_over {
-            find(format!("handled it, and has a dead letter of it as well: {self}"));
+            find(format!("handled it, but also has a dead letter of it: {self}"));
         }
     }
 }
 
-/// When it was sent, at the earliest.
+/// Earliest time at which it was sent.
 fn began(message: &Sending) -> i64 {
     message.due().saturating_sub(micros(LONGEST_DELAY))
 }
 
-/// What happened to it, in the order of its hand-outs.
+/// Lists its deliveries in order.
 impl fmt::Display for Track {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut hand_outs: Vec<_> = self.hand_outs.iter().collect();
         hand_outs.sort_by_key(|hand_out| hand_out.received);
-        write!(f, "handed out {} times", hand_outs.len())?;
+        write!(f, "delivered {} times", hand_outs.len())?;
         for hand_out in hand_outs {
             let HandOut { name, handled, failed, since, received, .. } = hand_out;
             write!(f, "; to {name} at {since} to {received} as handled {handled} and failed {failed}")?;

@@ -1,4 +1,4 @@
-//! A step that a user wrote.
+//! Custom steps.
 
 use super::{
     super::{Next, chain::Inner},
@@ -61,7 +61,8 @@ impl Layer for Around {
                 Err(failure) => failure.into_verdict(),
             }
         };
-        // Its panic is a failure of what is inside, like the handler's own: the steps around it deal with it.
+        // A panic of the step is a failure, like one of the handler, and the outer steps process
+        // it.
         Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic))
     }
 }

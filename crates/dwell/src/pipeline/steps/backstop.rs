@@ -1,5 +1,5 @@
-//! The three backstops: what becomes of errors and panics that nobody else dealt with. A control outcome from inside
-//! (a deferral, a rejection, a release, an invalid message) passes untouched.
+//! Backstops, which determine what happens after an error or a panic. Deferrals, rejections,
+//! releases and invalid messages of the handler are not changed.
 
 use super::{super::chain::Inner, Layer};
 use crate::cx::Cx;
@@ -22,7 +22,7 @@ pub struct DeferOnError {
 }
 
 impl DeferOnError {
-    /// How long a message waits, in place of the subscription's `defer_delay`; zero is at once.
+    /// Sets the delay, in place of the `defer_delay` of the subscription. Zero redelivers at once.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -30,13 +30,13 @@ impl DeferOnError {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let call = Pipeline::new(call).step(Step::defer_on_error().delay(Duration::from_secs(30)));
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
     /// # t.send(Call).await?;
     /// t.advance(Duration::from_secs(60)).await;
-    /// assert_eq!(t.deferred::<Call>(), 3, "at once, and after each thirty seconds");
+    /// assert_eq!(t.deferred::<Call>(), 3, "at once, and then every 30 seconds");
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -52,7 +52,7 @@ impl DeferOnError {
     }
 }
 
-/// What an error is turned into.
+/// The outcome that replaces an error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) enum Backstop {
     Defer(DeferOnError),
@@ -64,13 +64,13 @@ impl Backstop {
     fn convert(self, cx: &Cx, error: Text) -> Verdict {
         let message = cx.message();
         let verb = match self {
-            Self::Defer(_) => "deferring it",
-            Self::Reject => "rejecting it",
-            Self::Release => "releasing it",
+            Self::Defer(_) => "deferring",
+            Self::Reject => "rejecting",
+            Self::Release => "releasing",
         };
         tracing::error!(
             id = %message.id, kind = %message.kind, topic = cx.topic(), subscription = cx.subscription(),
-            attempt = cx.attempt(), %error, "a handler failed, and a backstop caught it: {verb}"
+            attempt = cx.attempt(), %error, "handler failed; {verb} the message"
         );
         match self {
             Self::Defer(DeferOnError { delay }) => {

@@ -1,8 +1,8 @@
-//! Stops knocking at a door that nobody opens.
+//! Defers messages without a run while a dependency of the handler is unavailable.
 //!
 //! ```text
-//!            failures in a row            open_for is over
-//!   closed ────────────────────▶ open ────────────────────▶ half open: one message tries
+//!          consecutive failures          open_for has passed
+//!   closed ────────────────────▶ open ────────────────────▶ half open: one message runs
 //!      ▲                           ▲                              │
 //!      │                           └────────── it fails ──────────┤
 //!      └────────────────────────────────────── it succeeds ───────┘
@@ -17,8 +17,9 @@ use std::{
     time::Duration,
 };
 
-/// See [`Step::circuit_breaker`](crate::Step::circuit_breaker). Opens after 5 failures in a row, for 30 seconds. Put it
-/// inside of a backstop, which would hide the failures from it.
+/// See [`Step::circuit_breaker`](crate::Step::circuit_breaker). By default, it opens after 5
+/// consecutive failures, for 30 seconds. Place it inside of a backstop, which would otherwise hide
+/// the failures.
 ///
 /// ```
 /// use dwell::Step;
@@ -40,7 +41,7 @@ impl Default for CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// So many failures in a row open it.
+    /// Sets the number of consecutive failures that open the circuit breaker.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -48,7 +49,7 @@ impl CircuitBreaker {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let call = Pipeline::new(call).step(Step::circuit_breaker().failures(2));
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
@@ -56,7 +57,11 @@ impl CircuitBreaker {
     ///     t.send(Call).await?;
     /// }
     /// t.run_until_idle().await;
-    /// assert_eq!((t.failed::<Call>(), t.deferred::<Call>()), (2, 3), "after two failures, nobody tries");
+    /// assert_eq!(
+    ///     (t.failed::<Call>(), t.deferred::<Call>()),
+    ///     (2, 3),
+    ///     "deferred after two failures"
+    /// );
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -65,7 +70,7 @@ impl CircuitBreaker {
         self
     }
 
-    /// How long it stays open.
+    /// Sets how long the circuit breaker stays open.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -73,14 +78,14 @@ impl CircuitBreaker {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let breaker = Step::circuit_breaker().failures(1).open_for(Duration::from_secs(3600));
     /// let call = Pipeline::new(call).step(breaker);
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
     /// t.send(Call).await?;
     /// t.advance(Duration::from_secs(1800)).await;
-    /// assert_eq!(t.failed::<Call>(), 1, "nobody tries for an hour");
+    /// assert_eq!(t.failed::<Call>(), 1, "no run for an hour");
     /// t.advance(Duration::from_secs(3600)).await;
     /// assert_eq!(t.failed::<Call>(), 2);
     /// # Ok(()) }
@@ -99,7 +104,7 @@ impl CircuitBreaker {
         if self.failures == 0 {
             return Some("opens after 0 failures, so that nothing would ever run");
         }
-        self.open_for.is_zero().then_some("is open for no time at all, so that it would do nothing")
+        self.open_for.is_zero().then_some("has an `open_for` of zero, so that it would never defer")
     }
 
     pub(in super::super) fn layer(self) -> Box<dyn Layer> {
@@ -107,7 +112,7 @@ impl CircuitBreaker {
     }
 }
 
-/// While somebody tries, the others wait so long.
+/// Delay of other messages while one message runs as a test.
 const WHILE_PROBED: Duration = Duration::from_secs(1);
 
 struct Breaker {
@@ -117,9 +122,9 @@ struct Breaker {
 
 #[derive(Default)]
 struct Door {
-    /// In a row.
+    /// Number of consecutive failures.
     failures: u32,
-    /// Until then, in elapsed time; from then on somebody may try.
+    /// End of the open state, in elapsed time. Afterwards, one message may run.
     open_until: Option<Duration>,
     probed: bool,
 }
@@ -149,7 +154,8 @@ fn lock(state: &Mutex<Door>) -> MutexGuard<'_, Door> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the one who comes in does so to try; or how long to stay away.
+/// Admits a run. Returns whether it is a test of the half-open state, or the delay after which to
+/// retry.
 fn knock(state: &Mutex<Door>, now: Duration) -> Result<bool, Duration> {
     let mut door = lock(state);
     let Some(until) = door.open_until else { return Ok(false) };
@@ -159,7 +165,7 @@ fn knock(state: &Mutex<Door>, now: Duration) -> Result<bool, Duration> {
     if std::mem::replace(&mut door.probed, true) { Err(WHILE_PROBED) } else { Ok(true) }
 }
 
-/// A run that was let through. If it is dropped on its way, it has failed.
+/// An admitted run. Dropping it before it ends counts as a failure.
 struct Attempt {
     settings: CircuitBreaker,
     state: Arc<Mutex<Door>>,
@@ -178,7 +184,7 @@ impl Attempt {
                     *door = Door::default();
                 }
             }
-            // It says nothing about the door: whoever comes next may try.
+            // The outcome is neither a success nor a failure, so the next message may test.
             _ => {
                 if let Some(mut door) = self.door() {
                     door.probed = false;
@@ -197,12 +203,14 @@ impl Attempt {
             drop(door);
             tracing::warn!(
                 id = %self.cx.id(), kind = %self.cx.message().kind, topic = self.cx.topic(),
-                subscription = self.cx.subscription(), attempt = self.cx.attempt(), open_for = ?self.settings.open_for, "a circuit breaker opens: messages are deferred unseen"
+                subscription = self.cx.subscription(), attempt = self.cx.attempt(), open_for = ?self.settings.open_for,
+                "circuit breaker opened; deferring messages without a run"
             );
         }
     }
 
-    /// The door, if this run has a say: while it is open, only the one who tries has. Others were let in before.
+    /// Returns the state if this run may change it. While the circuit breaker is open, only the
+    /// test may; other runs were admitted before it opened.
     fn door(&self) -> Option<MutexGuard<'_, Door>> {
         Some(lock(&self.state)).filter(|door| self.is_probe || door.open_until.is_none())
     }

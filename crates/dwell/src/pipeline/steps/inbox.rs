@@ -1,8 +1,9 @@
-//! Effects once, over deliveries that may come twice.
+//! Deduplication of deliveries.
 //!
-//! The inbox remembers what this subscription has handled. It is told before the message is acknowledged: if that is
-//! lost, the redelivery finds it done. What cannot be prevented is a crash between the effect and the note of it; an
-//! effect that must not even then happen twice belongs into one transaction with its note.
+//! The inbox records the messages that a subscription has handled. The record is written before the
+//! message is acknowledged: if the acknowledgement is lost, the redelivery finds the record. A
+//! crash between the effect of the handler and the record still causes a second run. To prevent
+//! that as well, write the effect and the record in one transaction.
 
 use super::{super::chain::Inner, Layer};
 use crate::{cx::Cx, trace::hash};
@@ -11,10 +12,11 @@ use dwell_engine::Verdict;
 use std::{sync::Arc, time::Duration};
 use tokio::task::unconstrained;
 
-/// A claim holds so long without renewal: after a crash, the next one may try.
+/// Duration of a claim without renewal. After a crash, another delivery can claim the message once
+/// it has passed.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// See [`Step::inbox`](crate::Step::inbox). Remembers for a week.
+/// See [`Step::inbox`](crate::Step::inbox). By default, it keeps its records for a week.
 ///
 /// ```
 /// use dwell::Step;
@@ -35,7 +37,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// How long it remembers: longer than a redelivery may take to come.
+    /// Sets how long records are kept. Choose a duration longer than the longest time until a
+    /// redelivery.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -44,7 +47,7 @@ impl Inbox {
     /// # #[message(name = "payments.charge")]
     /// # struct Charge;
     /// # async fn charge(_: Charge) {}
-    /// // The broker may bring a message again within a month.
+    /// // This broker can redeliver a message for up to a month.
     /// let month = Duration::from_secs(30 * 24 * 3600);
     /// let charge = Pipeline::new(charge).step(Step::inbox().keep(month));
     /// # assert_eq!(charge.steps(), [Step::inbox().keep(month).into()]);
@@ -62,7 +65,7 @@ impl Layer for Inbox {
         Box::pin(async move {
             let Some(store) = cx.bus().inbox().cloned() else {
                 return Verdict::Misconfigured(
-                    "the `inbox` step has nowhere to remember what was handled".into(),
+                    "the `inbox` step requires an inbox, but the bus has none".into(),
                 );
             };
             let mut entry = Entry {
@@ -77,17 +80,19 @@ impl Layer for Inbox {
                 Ok(Claim::New) => entry.is_open = !inner.is_on_a_thread(),
                 Ok(Claim::Done) => return Verdict::ACK,
                 Ok(Claim::Busy) => {
-                    let reason = Some("another run of this message is still at work".into());
+                    let reason = Some("another run of this message is in progress".into());
                     return Verdict::Defer { due: None, reason };
                 }
-                // Not the message's fault: it goes back as it came.
-                Err(error) => return Verdict::Release(format!("the inbox does not answer: {error}").into()),
+                // The message did not cause the error, so it is released.
+                Err(error) => {
+                    return Verdict::Release(format!("the claim in the inbox failed: {error}").into());
+                }
             }
             let verdict = entry.keep_claimed_while(inner.run(&cx)).await;
             entry.is_open = false;
             match &verdict {
                 Verdict::Ack { .. } => entry.done(keep, &cx).await,
-                // A thread that was given up still works on it: the claim ends by itself.
+                // An abandoned thread still runs the handler, so leave the claim to expire.
                 _ if inner.is_at_work() => {}
                 _ => entry.abandon().await,
             }
@@ -96,19 +101,20 @@ impl Layer for Inbox {
     }
 }
 
-/// Names one delivery: its position and its fence. On a log, all deliveries of one assignment have the same fence.
+/// Returns a token for one delivery, from its position and its fence. On a log, all deliveries of
+/// an assignment have the same fence.
 fn token(lease: LeaseId) -> u64 {
     let hash = hash(&[&lease.position.to_le_bytes(), &lease.fence.to_le_bytes()]);
     (hash >> 64) as u64 ^ hash as u64
 }
 
-/// A claimed message. If its run is dropped on the way, the claim is given back.
+/// A claimed message. The claim is released if the run is dropped.
 struct Entry {
     store: Arc<dyn dwell_core::Inbox>,
     clock: Arc<dyn Clock>,
     subscription: String,
     id: MessageId,
-    /// Names the delivery that has the claim.
+    /// Token of the delivery that holds the claim.
     token: u64,
     is_open: bool,
 }
@@ -122,11 +128,11 @@ impl Entry {
         loop {
             let renewal = async {
                 self.clock.sleep(LEASE / 3).await;
-                // A failure now is not yet one: the claim holds for a while, and is renewed again before it ends.
+                // Ignore the error: the claim is renewed again before it expires.
                 let _ = self.claim().await;
             };
-            // A store that does not answer must not stop the handler, nor a handler that is always ready, and so spends the
-            // cooperative budget of the task, the renewal.
+            // A store that does not answer must not block the handler. A handler that is always
+            // ready uses up the cooperative budget of the task, which must not prevent the renewal.
             tokio::select! {
                 biased;
                 verdict = &mut run => return verdict,
@@ -135,18 +141,19 @@ impl Entry {
         }
     }
 
-    /// The effect is there, whatever happens now. If it cannot be noted, the ack alone must prevent a second one.
+    /// Records that the message was handled. If this fails, only the acknowledgement prevents a
+    /// second run.
     async fn done(&self, keep: Duration, cx: &Cx) {
         if let Err(error) = self.store.done(&self.subscription, &self.id, keep).await {
             tracing::error!(
                 id = %self.id, kind = %cx.message().kind, topic = cx.topic(), subscription = cx.subscription(),
-                attempt = cx.attempt(), %error, "handled, but the inbox could not be told: a redelivery would run it again"
+                attempt = cx.attempt(), %error, "recording in the inbox failed; a redelivery would run the handler again"
             );
         }
     }
 
     async fn abandon(&self) {
-        // If it fails, the claim ends by itself.
+        // If this fails, the claim expires.
         let _ = self.store.abandon(&self.subscription, &self.id, self.token).await;
     }
 }

@@ -1,16 +1,16 @@
-//! The steps that there are and have settings: what the functions of [`Step`](crate::Step) return.
+//! Steps with options, which the functions of [`Step`](crate::Step) return.
 //!
 //! ```
 //! use dwell::{Step, steps};
 //! use std::time::Duration;
 //!
-//! /// What all handlers of this program have in common.
-//! fn patience() -> steps::Retry {
+//! /// The retry policy of all handlers of this program.
+//! fn retry() -> steps::Retry {
 //!     Step::retry().max_retries(20).max_delay(Duration::from_secs(3600))
 //! }
 //!
-//! assert_eq!(Step::from(patience()).name(), "retry");
-//! assert_eq!(patience().number(1), Step::from(patience()).number(1));
+//! assert_eq!(Step::from(retry()).name(), "retry");
+//! assert_eq!(retry().number(1), Step::from(retry()).number(1));
 //! ```
 
 mod around;
@@ -37,18 +37,18 @@ use crate::cx::Cx;
 use dwell_core::BoxFuture;
 use dwell_engine::Verdict;
 
-/// A step at work.
+/// The behaviour of a step.
 pub(crate) trait Layer: Send + Sync {
-    /// Runs `inner` never, once or several times, and says what came of it.
+    /// Runs `inner` any number of times, and returns the verdict.
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict>;
 
-    /// Whether it runs `inner` first, and does nothing at all where that succeeds at once.
+    /// Returns whether the layer runs `inner` first, and does nothing if that succeeds at once.
     fn is_lazy(&self) -> bool {
         false
     }
 }
 
-/// Each step with settings becomes a [`Step`], and has a place by number.
+/// Converts each step with options into a [`Step`], and adds its method `number`.
 macro_rules! numbered {
     ($($step:ident => $kind:expr;)*) => {$(
         impl From<$step> for Step {
@@ -59,7 +59,8 @@ macro_rules! numbered {
         }
 
         impl $step {
-            /// Its place, if steps are numbered: lower is outer. All steps of a pipeline have a number, or none.
+            /// Sets the position of the step: lower numbers are further out. Number all steps of a
+            /// pipeline or none.
             ///
             /// ```
             /// # use dwell::{Next, Pipeline, Step, prelude::*};
@@ -73,15 +74,19 @@ macro_rules! numbered {
             ///     next.run().await
             /// });
             /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-            /// let pipeline = Pipeline::new(async |_: Call| Err::<(), _>("it is away"))
+            /// let pipeline = Pipeline::new(async |_: Call| Err::<(), _>("unavailable"))
             ///     .step(count.number(3))
             ///     .step(Step::retry_inline().max_retries(2).number(2))
             ///     .step(Step::reject_on_error().number(1));
             /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await.unwrap();
             /// # t.send(Call).await.unwrap();
             /// # t.advance(Duration::from_secs(5)).await;
-            /// assert_eq!(SEEN.load(Relaxed), 3, "each try passes the innermost step");
-            /// assert_eq!(t.errors::<Call>(), ["it is away"], "the outermost saw the last one alone");
+            /// assert_eq!(SEEN.load(Relaxed), 3, "each attempt passes the innermost step");
+            /// assert_eq!(
+            ///     t.errors::<Call>(),
+            ///     ["unavailable"],
+            ///     "the outermost step saw only the last failure"
+            /// );
             /// # });
             /// ```
             #[must_use]

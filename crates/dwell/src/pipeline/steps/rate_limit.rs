@@ -1,4 +1,4 @@
-//! So many runs per second.
+//! A limit of the number of runs per second.
 
 use super::{super::chain::Inner, Layer};
 use crate::cx::Cx;
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// A run that would have to wait longer gives its slot to others.
+/// Maximum time that a run waits in its slot. A run that would wait longer is deferred.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See [`Step::rate_limit`](crate::Step::rate_limit).
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// ```
 /// use dwell::Step;
 ///
-/// // A hundred at once after a pause, and then ten a second.
+/// // Up to 100 runs at once after a pause, and then 10 per second.
 /// let limit = Step::rate_limit(10.0).burst(100);
 /// assert_ne!(limit, Step::rate_limit(10.0));
 /// ```
@@ -32,7 +32,7 @@ impl RateLimit {
         Self { per_second, burst: 1 }
     }
 
-    /// So many may run at once after a pause. 1 unless set.
+    /// Sets the number of runs that can start at once after a pause. Default: 1.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -40,7 +40,7 @@ impl RateLimit {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> () {  }
+    /// # async fn call(_: Call) {}
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let call = Pipeline::new(call).step(Step::rate_limit(0.1).burst(3));
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
@@ -48,7 +48,7 @@ impl RateLimit {
     ///     t.send(Call).await?;
     /// }
     /// t.run_until_idle().await;
-    /// assert_eq!(t.handled::<Call>(), 3, "the others wait for ten seconds each");
+    /// assert_eq!(t.handled::<Call>(), 3, "the others wait, at intervals of 10 seconds");
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -64,9 +64,9 @@ impl RateLimit {
         (self.burst == 0).then_some("has a burst of 0, so that nothing would ever run")
     }
 
-    /// From one run to the next, and so what the first one waits that is deferred.
+    /// Returns the interval between runs, which is also the delay of the first deferred run.
     pub(in super::super) fn interval(self) -> Duration {
-        // At least one in eleven days, so that the arithmetic stays small.
+        // The maximum of about 11 days prevents an overflow.
         Duration::from_secs_f64((1.0 / self.per_second).min(1e6))
     }
 
@@ -78,23 +78,25 @@ impl RateLimit {
 
 struct Limiter {
     interval: Duration,
-    /// How far ahead of its time a run may start.
+    /// How far before its scheduled time a run may start.
     slack: Duration,
     row: Arc<Mutex<Row>>,
 }
 
-/// In elapsed time.
+/// The schedule of runs, in elapsed time.
 #[derive(Default)]
 struct Row {
-    /// When the next run is due at an even pace.
+    /// Scheduled time of the next run.
     next: Duration,
-    /// When the next one that is deferred comes back: each at a time of its own. A backlog that came back as one would be
-    /// deferred again and again, until it had used up its runs.
+    /// Due time of the next deferral. Each deferral has a different due time. A backlog that became
+    /// due at one time would be deferred again and again, until it reached the maximum number of
+    /// runs.
     back: Duration,
 }
 
 impl Limiter {
-    /// How long to wait: `Ok` holds a place in the row, `Err` does not, because it is too far away.
+    /// Schedules a run and returns its wait. `Ok` reserves a position. `Err` does not, because the
+    /// wait is too long, and returns the delay of the deferral.
     fn queue(&self, now: Duration) -> Result<Duration, Duration> {
         let mut row = self.row.lock().unwrap_or_else(PoisonError::into_inner);
         let own = row.next.max(now);
@@ -122,7 +124,7 @@ impl Layer for Limiter {
             }
             Err(wait) => dwell_core::ready(Verdict::Defer {
                 due: Some(Due::After(wait)),
-                reason: Some("the rate limit is reached".into()),
+                reason: Some("the rate limit is exceeded".into()),
             }),
         }
     }

@@ -1,9 +1,9 @@
-//! The durable retry policy. It is not run: it becomes part of the subscription's settings.
+//! The durable retry policy. It has no layer, but becomes part of the settings of the subscription.
 
 use dwell_core::RetryOverride;
 use std::time::Duration;
 
-/// See [`Step::retry`](crate::Step::retry). What is not set is the subscription's.
+/// See [`Step::retry`](crate::Step::retry). Options that are not set are those of the subscription.
 ///
 /// ```
 /// use dwell::Step;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct Retry(pub(in super::super) RetryOverride);
 
 impl Retry {
-    /// Failures that are tried again: n retries are n + 1 runs.
+    /// Sets the maximum number of retries: n retries are n + 1 runs.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -28,13 +28,17 @@ impl Retry {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let call = Pipeline::new(call).step(Step::retry().max_retries(2));
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
     /// # t.send(Call).await?;
     /// # t.advance(Duration::from_secs(3600)).await;
-    /// assert_eq!((t.failed::<Call>(), t.dead::<Call>()), (2, 1), "three runs, and then it is a dead letter");
+    /// assert_eq!(
+    ///     (t.failed::<Call>(), t.dead::<Call>()),
+    ///     (2, 1),
+    ///     "a dead letter after three runs"
+    /// );
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -43,7 +47,7 @@ impl Retry {
         self
     }
 
-    /// Before the first retry; doubled for each further one.
+    /// Sets the delay before the first retry, which doubles for each further one.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -51,13 +55,14 @@ impl Retry {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let call = Pipeline::new(call).step(Step::retry().base_delay(Duration::from_secs(10)).jitter(0.0));
+    /// let call =
+    ///     Pipeline::new(call).step(Step::retry().base_delay(Duration::from_secs(10)).jitter(0.0));
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
     /// # t.send(Call).await?;
     /// t.advance(Duration::from_secs(10 + 20)).await;
-    /// assert_eq!(t.failed::<Call>(), 3, "at once, after ten seconds, and after twenty more");
+    /// assert_eq!(t.failed::<Call>(), 3, "at once, after 10 seconds, and after another 20");
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -66,7 +71,7 @@ impl Retry {
         self
     }
 
-    /// No delay is longer, jitter included.
+    /// Sets the maximum delay, including jitter.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -74,14 +79,15 @@ impl Retry {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let second = Duration::from_secs(1);
-    /// let call = Pipeline::new(call).step(Step::retry().max_retries(100).base_delay(second).max_delay(second).jitter(0.0));
+    /// let retry = Step::retry().max_retries(100).base_delay(second).max_delay(second).jitter(0.0);
+    /// let call = Pipeline::new(call).step(retry);
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
     /// # t.send(Call).await?;
     /// t.advance(second * 10).await;
-    /// assert_eq!(t.failed::<Call>(), 11, "each after a second, never more");
+    /// assert_eq!(t.failed::<Call>(), 11, "at once, and then every second");
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -90,7 +96,7 @@ impl Retry {
         self
     }
 
-    /// The share of the delay that is added or taken away at random, from 0 to 1.
+    /// Sets the share of the delay that is added or subtracted at random, from 0 to 1.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -98,13 +104,14 @@ impl Retry {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let call = Pipeline::new(call).step(Step::retry().base_delay(Duration::from_secs(20)).jitter(0.5));
+    /// let call =
+    ///     Pipeline::new(call).step(Step::retry().base_delay(Duration::from_secs(20)).jitter(0.5));
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
     /// # t.send(Call).await?;
     /// t.advance(Duration::from_secs(9)).await;
-    /// assert_eq!(t.failed::<Call>(), 1, "the next comes after 10 to 30 seconds");
+    /// assert_eq!(t.failed::<Call>(), 1, "the next run starts after 10 to 30 seconds");
     /// t.advance(Duration::from_secs(21)).await;
     /// assert!(t.failed::<Call>() >= 2);
     /// # Ok(()) }

@@ -1,4 +1,4 @@
-//! Tries again on the spot.
+//! Retries a handler without returning the message to the broker.
 
 use super::{super::chain::Inner, Layer};
 use crate::cx::Cx;
@@ -6,8 +6,8 @@ use dwell_core::{BoxFuture, RetryPolicy};
 use dwell_engine::Verdict;
 use std::time::Duration;
 
-/// See [`Step::retry_inline`](crate::Step::retry_inline). Three retries, after 100 ms and then twice as long each time,
-/// at most a second.
+/// See [`Step::retry_inline`](crate::Step::retry_inline). By default, it retries three times. The
+/// first pause is 100 ms, and each further one is twice as long, up to one second.
 ///
 /// ```
 /// use dwell::Step;
@@ -34,7 +34,7 @@ impl Default for RetryInline {
 }
 
 impl RetryInline {
-    /// How often it is tried again.
+    /// Sets the maximum number of retries.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -44,7 +44,7 @@ impl RetryInline {
     /// # #[message(name = "call")]
     /// # struct Call;
     /// async fn call(_: Call, State(tries): State<Arc<AtomicU32>>) -> Result<(), &'static str> {
-    ///     if tries.fetch_add(1, Relaxed) < 2 { Err("it is away") } else { Ok(()) }
+    ///     if tries.fetch_add(1, Relaxed) < 2 { Err("unavailable") } else { Ok(()) }
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -53,7 +53,11 @@ impl RetryInline {
     /// # let t = dwell::testing::start(Bus::builder().state(tries).handle(call)).await?;
     /// # t.send(Call).await?;
     /// # t.advance(Duration::from_secs(1)).await;
-    /// assert_eq!((t.handled::<Call>(), t.failed::<Call>()), (1, 0), "it was one run, with three tries");
+    /// assert_eq!(
+    ///     (t.handled::<Call>(), t.failed::<Call>()),
+    ///     (1, 0),
+    ///     "one run with three attempts"
+    /// );
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -62,7 +66,8 @@ impl RetryInline {
         self
     }
 
-    /// Before the first retry; doubled for each further one. Zero is at once.
+    /// Sets the pause before the first retry, which doubles for each further one. Zero retries at
+    /// once.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -70,14 +75,14 @@ impl RetryInline {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let quick = Step::retry_inline().max_retries(1).base_delay(Duration::from_millis(20));
     /// let call = Pipeline::new(call).step(quick);
     /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
     /// # t.send(Call).await?;
     /// t.advance(Duration::from_millis(19)).await;
-    /// assert_eq!(t.failed::<Call>(), 0, "it waits for its second try");
+    /// assert_eq!(t.failed::<Call>(), 0, "the second attempt is pending");
     /// t.advance(Duration::from_millis(1)).await;
     /// assert_eq!(t.failed::<Call>(), 1);
     /// # Ok(()) }
@@ -88,7 +93,7 @@ impl RetryInline {
         self
     }
 
-    /// No pause is longer.
+    /// Sets the maximum pause.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*};
@@ -96,7 +101,7 @@ impl RetryInline {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "call")]
     /// # struct Call;
-    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("unavailable") }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// let quick = Step::retry_inline().max_retries(5).max_delay(Duration::from_millis(100));
     /// let call = Pipeline::new(call).step(quick);
@@ -116,7 +121,7 @@ impl RetryInline {
 impl RetryInline {
     pub(in super::super) fn problem(&self) -> Option<&'static str> {
         let is_off = self.0.base_delay > self.0.max_delay;
-        is_off.then_some("has a `base_delay` above its `max_delay` (a second unless set): set both")
+        is_off.then_some("has a `base_delay` above its `max_delay` (default: one second): set both")
     }
 }
 
@@ -138,7 +143,7 @@ impl Layer for RetryInline {
                 let message = cx.message();
                 tracing::warn!(
                     id = %message.id, kind = %message.kind, topic = cx.topic(), subscription = cx.subscription(),
-                    attempt = cx.attempt(), %error, ?pause, "a handler failed: trying again on the spot"
+                    attempt = cx.attempt(), %error, ?pause, "handler failed; retrying inline"
                 );
                 failed += 1;
                 cx.clock().sleep(pause).await;

@@ -1,4 +1,4 @@
-//! A bound on the time of what is inside.
+//! The time limit of the inner part of a pipeline.
 
 use super::{super::chain::Inner, Layer};
 use crate::cx::Cx;
@@ -17,7 +17,8 @@ impl Layer for Timeout {
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
         let (Self(after), cx) = (*self, cx.clone());
         let mut run = Some(inner.run(&cx));
-        // Set once the handler has had to wait: one that is done at once never pays for it.
+        // Created once the handler is pending. A handler that completes at the first poll has no
+        // timer.
         let mut timer = None;
         Box::pin(poll_fn(move |context| {
             if let Some(run) = &mut run
@@ -27,8 +28,11 @@ impl Layer for Timeout {
             }
             let timer = timer.get_or_insert_with(|| cx.clock().sleep(after));
             timer.as_mut().poll(context).map(|()| {
-                let mut text = format!("it did not finish within its timeout of {}", format_duration(after));
-                // Dropped here, where a panic of its destructor concerns nobody else.
+                let mut text = format!(
+                    "the handler did not finish within the step `timeout` of {}",
+                    format_duration(after)
+                );
+                // Dropped here, so that a panic of its destructor is caught.
                 if let Some(panic) = run.take().and_then(drop_caught) {
                     text = format!("{text}, and panicked while it was dropped: {panic}");
                 }
