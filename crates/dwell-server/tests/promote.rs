@@ -101,7 +101,7 @@ fn an_unavailable_server_is_logged_by_default() {
     // The durability of the server is logged once the promoter is connected.
     promoter.says("once a second");
     drop(server);
-    let said = promoter.says("tried again");
+    let said = promoter.says("failed; retrying");
     assert!(said.contains("WARN") && said.contains(&place), "{said}");
 }
 
