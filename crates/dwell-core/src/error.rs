@@ -191,7 +191,7 @@ impl Error {
     /// ```
     /// use dwell_core::{Error, ErrorKind};
     ///
-    /// let first = Error::new(ErrorKind::Unavailable, "the broker is away");
+    /// let first = Error::new(ErrorKind::Unavailable, "the broker is unavailable");
     /// let second = first.again();
     /// assert_eq!((second.kind(), second.to_string()), (first.kind(), first.to_string()));
     /// ```

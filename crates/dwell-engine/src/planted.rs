@@ -58,7 +58,7 @@ pub enum Bug {
     SendNotRecorded,
     /// A send that nobody knows to be done counts as done.
     SendingTakenForSent,
-    /// A receipt is good for as long as its place is taken, whoever holds it.
+    /// A receipt is valid for every holder as long as the message is leased.
     StaleReceiptAccepted,
     /// A lease never expires.
     LeaseForEver,

@@ -96,7 +96,7 @@ impl Trouble {
 
 impl ClientContext for Trouble {
     fn log(&self, level: Level, fac: &str, message: &str) {
-        // Failed connections are reported to `error` as well, and librdkafka retries by itself while a
+        // Failed connections are reported to `error` as well, and librdkafka retries while a
         // coordinator is loading.
         let is_said = matches!(level, Level::Error) && fac == "FAIL" || message.contains("load in progress");
         match level {

@@ -255,7 +255,7 @@ async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
         let place = &plan.there[&name];
         let is_new = |of: &Subscription| !place.subscriptions.contains_key(&of.name);
         if place.is_there() && wanted.subscriptions.iter().any(is_new) {
-            // Whoever subscribes now does not get what was due before.
+            // A new subscription does not receive messages that were due before.
             promote_all(store, &name).await?;
         }
         // The name first, so that everything the topic holds can be found.

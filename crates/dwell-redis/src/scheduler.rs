@@ -64,8 +64,8 @@ impl RedisScheduler {
         let mut rooms = self.0.rooms().await?;
         rooms.retain(|room| entries.may_be_in(topic_of(room)));
         let (mut best, mut trouble) = (Changed::NotFound, None);
-        // Due messages move from the buckets of a topic to the topic: whoever asks there last
-        // cannot miss one.
+        // Due messages move from the buckets of a topic to the topic. The topic is queried last, so
+        // that no message is missed.
         let (buckets, topics): (Vec<_>, Vec<_>) =
             rooms.into_iter().partition(|room| Bucket::parse(room).is_some());
         for rooms in [buckets, topics] {

@@ -307,7 +307,7 @@ impl KafkaServer {
     fn settings(&self) -> String {
         let Ports { plain, password, controller, tls, tls_and_password, advertised } = self.ports;
         let Place { node, voters, replicas, fencing } = &self.place;
-        // Writes go on while one is away.
+        // Writes continue while one replica is unavailable.
         let in_sync = replicas.div_ceil(2);
         let data = self.path("data");
         let ssl = if self.tls.is_some() {

@@ -300,10 +300,10 @@ impl State {
 
     /// Delivers a dead letter as a new message.
     fn replay(&mut self, target: Target, item: Item, body: Option<Bytes>, now: Timestamp) {
-        let mut anew = new_item(item.message.anew(body), item.serial, now, now);
-        anew.created_at = item.created_at;
+        let mut replayed = new_item(item.message.anew(body), item.serial, now, now);
+        replayed.created_at = item.created_at;
         let target = if planted(Bug::ReplayFansOut) { Target::Topic(target.topic()) } else { target };
-        self.deliver(target, anew, now);
+        self.deliver(target, replayed, now);
     }
 
     /// Cancels a pending entry, and keeps its record.

@@ -126,9 +126,9 @@ impl Shared {
         self.to_shelves.purge();
     }
 
-    /// Sends until each lies somewhere, or is no longer ours. What goes to a target and does not
-    /// get there goes back to a shelf or is parked; what belongs on a shelf is tried again, since
-    /// there is no other place for it.
+    /// Sends records until each is confirmed, or its partition is lost. A record that its target does
+    /// not accept returns to a shelf or is parked. A record for a shelf is retried, because it has no
+    /// other destination.
     pub(super) async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
         while !steps.is_empty() {
             let (left, moved) = self.send_once(member, steps).await;

@@ -305,7 +305,7 @@ mod tests {
         assert!(admit(&targets, "orders", SECOND * 3).is_ok());
     }
 
-    /// It takes its time for all of them.
+    /// A target that is slow for all its partitions.
     #[test]
     fn a_target_that_answers_slowly_and_in_order_gets_all() {
         let targets = Targets::new(share(3, 1_000));

@@ -91,8 +91,7 @@ impl Checker {
         }
     }
 
-    /// Whoever is told that a message was sent can repeat that, unless a fault kept it from being
-    /// recorded.
+    /// A repeated send of a confirmed message is a duplicate, unless a fault prevented its record.
     pub(super) fn check_recorded(&mut self, request: usize, subject: &Subject, to: &Address) {
         let has_sent = self.sends.allowed.get(&(request, subject.clone(), to.clone()));
         if has_sent.is_none_or(|(_, sent)| *sent == 0) {

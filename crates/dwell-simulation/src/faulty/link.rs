@@ -39,7 +39,7 @@ pub(super) struct Call<'a> {
     pub(super) name: &'static str,
     /// Messages that the call concerns.
     pub(super) touched: &'a [Touched],
-    /// Subscription whose leases are not renewed while this call takes its time.
+    /// Subscription whose leases are not renewed while this call is slow.
     pub(super) renews: Option<&'a Address>,
 }
 
