@@ -126,9 +126,9 @@ impl Shared {
         self.to_shelves.purge();
     }
 
-    /// Sends records until each is confirmed, or its partition is lost. A record that its target does
-    /// not accept returns to a shelf or is parked. A record for a shelf is retried, because it has no
-    /// other destination.
+    /// Sends records until each is confirmed, or its partition is lost. A record that its target
+    /// does not accept returns to a shelf or is parked. A record for a shelf is retried, because it
+    /// has no other destination.
     pub(super) async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
         while !steps.is_empty() {
             let (left, moved) = self.send_once(member, steps).await;

@@ -295,8 +295,8 @@ impl Worker {
         }
     }
 
-    /// Purges the producers when commits begin to fail. Another relay may then get the partitions, and
-    /// would send again all records that are sent from now on.
+    /// Purges the producers when commits begin to fail. Another relay may then get the partitions,
+    /// and would send again all records that are sent from now on.
     fn purge_if_stuck(&mut self) {
         let was_stuck = std::mem::replace(&mut self.was_stuck, self.member.is_stuck());
         if self.was_stuck && !was_stuck && self.transactions.is_none() && !self.on_their_way.is_empty() {
