@@ -24,7 +24,6 @@ async fn a_recorded_id_is_a_duplicate_once_its_send_is_confirmed() {
     other.message.body = "other".into();
 
     assert_eq!(begin(&scheduler, &first).await, Ok(false));
-    assert_eq!(begin(&scheduler, &first).await, Ok(false), "the outcome of the send is unknown");
     assert_eq!(begin(&scheduler, &other).await, Err(ErrorKind::Conflict));
     scheduler.end_send(vec![(first.clone(), None)]).await.unwrap();
     assert_eq!(begin(&scheduler, &other).await, Ok(false), "the broker has refused it");
@@ -32,6 +31,14 @@ async fn a_recorded_id_is_a_duplicate_once_its_send_is_confirmed() {
     assert_eq!(begin(&scheduler, &other).await, Ok(true));
     assert_eq!(begin(&scheduler, &first).await, Err(ErrorKind::Conflict));
     assert_eq!(scheduler.cancel(&"a".into()).await.unwrap(), Changed::TooLate);
+
+    let twice = order("c").once(OnConflict::Fail);
+    assert_eq!(begin(&scheduler, &twice).await, Ok(false));
+    assert_eq!(begin(&scheduler, &twice).await, Ok(false), "the outcome of the send is unknown");
+    scheduler.end_send(vec![(twice.clone(), None)]).await.unwrap();
+    let mut changed = twice;
+    changed.message.body = "other".into();
+    assert_eq!(begin(&scheduler, &changed).await, Err(ErrorKind::Conflict), "the first send is in doubt");
 
     let later = |envelope: &Envelope| vec![envelope.clone().due(Due::After(PATIENCE * 100))];
     assert!(

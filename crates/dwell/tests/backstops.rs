@@ -15,9 +15,9 @@ use tracing::Level;
 /// Each backstop, with what it turns an error into and what it says then.
 fn backstops() -> [(Step, Outcome, &'static str); 3] {
     [
-        (Step::defer_on_error().into(), Outcome::Deferred, "deferring it"),
-        (Step::reject_on_error(), Outcome::Rejected, "rejecting it"),
-        (Step::release_on_error(), Outcome::Released, "releasing it"),
+        (Step::defer_on_error().into(), Outcome::Deferred, "deferring the message"),
+        (Step::reject_on_error(), Outcome::Rejected, "rejecting the message"),
+        (Step::release_on_error(), Outcome::Released, "releasing the message"),
     ]
 }
 

@@ -328,7 +328,7 @@ async fn the_log_of_every_step_names_the_message_and_never_its_payload() {
     }
     let expected = [
         "circuit breaker opened; deferring messages without a run",
-        "handler failed; deferring the message",
+        "backstop caught an error; deferring the message",
         "handler failed; retrying inline",
         "recording in the inbox failed; a redelivery would run the handler again",
         "not handled",

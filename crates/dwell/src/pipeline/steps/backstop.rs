@@ -70,7 +70,7 @@ impl Backstop {
         };
         tracing::error!(
             id = %message.id, kind = %message.kind, topic = cx.topic(), subscription = cx.subscription(),
-            attempt = cx.attempt(), %error, "handler failed; {verb} the message"
+            attempt = cx.attempt(), %error, "backstop caught an error; {verb} the message"
         );
         match self {
             Self::Defer(DeferOnError { delay }) => {
