@@ -202,7 +202,8 @@ fn two_relays_share_the_work_and_a_killed_one_loses_nothing() {
         relay.metric("dwell_relay_lag{topic=\"delay-1s\"}", |lag| lag == 0.0);
     }
     make_topic(&server, "orders");
-    let at = now() + 4_000;
+    // Long enough that slow writes leave time for another level.
+    let at = now() + 8_000;
     write_to(&server, "delay-1s", "0", "orders", at, 0..COUNT / 2);
     write_to(&server, "delay-1s", "1", "orders", at, COUNT / 2..COUNT);
     // Each relay has a partition of the topic, and some records wait in the next level.
