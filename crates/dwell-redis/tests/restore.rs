@@ -161,3 +161,15 @@ async fn events_published_to_an_emptied_server_reach_the_subscriptions_of_other_
         assert_eq!(receive(&consumer).await, id);
     }
 }
+
+#[tokio::test]
+async fn kept_messages_are_adopted_although_the_topic_discards_by_then() {
+    let server = RedisServer::start(RedisOptions::default()).unwrap();
+    let redis = connect(&server.url()).await.unwrap();
+    let topic = Topic::named("orders");
+    redis.provision(&[topic.clone().keep()], &[], OnMissing::Create).await.unwrap();
+    send(&redis, order("kept")).await.unwrap();
+    redis.provision(&[topic.discard()], &[], OnMissing::Create).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    assert_eq!(receive(&consumer).await, "kept");
+}

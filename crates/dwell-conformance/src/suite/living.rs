@@ -16,7 +16,6 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Living, a_changed_order_keeps_every_message_and_applies_immediately, KeyOrder, Timed),
         case!(Living, other_settings_are_refused_under_validate, Timed),
         case!(Living, a_topic_changes_only_by_an_explicit_setting),
-        case!(Living, kept_messages_are_adopted_although_the_topic_discards_by_then),
         case!(Living, contradictory_settings_are_a_conflict),
         case!(Living, a_payload_too_large_is_a_typed_error, BodyLimit),
         case!(Living, bad_addresses_are_clear_errors_without_secrets, BadUrls),
@@ -231,18 +230,6 @@ async fn a_topic_changes_only_by_an_explicit_setting(stage: Stage) -> Outcome {
             return Ok(());
         }
     }
-}
-
-async fn kept_messages_are_adopted_although_the_topic_discards_by_then(stage: Stage) -> Outcome {
-    let topic = Topic::named(stage.topic("jobs"));
-    stage.create(&[topic.clone().keep()], &[]).await?;
-    stage.send("jobs", &["kept"]).await?;
-    stage.create(&[topic.discard()], &[]).await?;
-    let mail = stage.subscribe("jobs", "mail").await?;
-    let [kept] = mail.take().await?;
-    assert_eq!(&*kept.message.id.0, "kept");
-    mail.ack(kept).await?;
-    mail.nothing().await
 }
 
 async fn contradictory_settings_are_a_conflict(stage: Stage) -> Outcome {
