@@ -41,9 +41,10 @@ const POLL: Duration = Duration::from_secs(300);
 const MARGIN: Duration = Duration::from_secs(60);
 /// How long a commit may take beyond the session timeout.
 const COMMIT: Duration = Duration::from_secs(10);
-/// How long a cluster may take to fence a broker that has crashed: 9 s by default, and 18 s with
-/// ZooKeeper.
-const FENCING: Duration = Duration::from_secs(18);
+/// Time for the cluster to fence a coordinator that has crashed (9 s by default), and to choose
+/// another one. A client that needs longer is replaced, because librdkafka may never find a
+/// coordinator again.
+const FENCING: Duration = Duration::from_secs(12);
 
 /// Settings of a member.
 pub(crate) struct MemberSettings<'a> {
@@ -303,7 +304,7 @@ pub(crate) struct Offsets {
 /// as `revoke_wait`, and a dead member stays in the group for a session.
 fn limits(connection: &KafkaSettings) -> Limits {
     let joining = connection.revoke_wait + connection.session + MARGIN / 2;
-    Limits { joining, commit: connection.session + COMMIT, coordinator: connection.session + FENCING }
+    Limits { joining, commit: connection.session + COMMIT, coordinator: FENCING }
 }
 
 /// Returns the longest poll: the poll that revokes a partition waits for its handlers.
