@@ -3,12 +3,11 @@
 use crate::{
     catalogue,
     fault::{code, fault, is_unknown_topic, of_code},
-    kept,
     probe::Probe,
     settings::KafkaSettings,
     trouble::Trouble,
 };
-use dwell_core::{Clock, Error, ErrorKind, Result, Text, Timestamp};
+use dwell_core::{Clock, Error, ErrorKind, Result, Text};
 use rdkafka::{
     ClientConfig, Offset, TopicPartitionList,
     admin::{AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication},
@@ -327,48 +326,9 @@ impl Cluster {
         .await
     }
 
-    /// The offset of the first record of each partition that was appended at this time or later;
-    /// `None` if there is none.
-    pub(crate) async fn offsets_since(
-        &self,
-        topic: &str,
-        partitions: usize,
-        time: Timestamp,
-    ) -> Result<Vec<Option<i64>>> {
-        let (what, name) = (format!("look for offsets of `{topic}` by time"), topic.to_owned());
-        self.insist(&what, move |asker| {
-            let mut list = TopicPartitionList::new();
-            for partition in 0..partitions as i32 {
-                list.add_partition_offset(&name, partition, Offset::Offset(time.0))?;
-            }
-            let found = asker.offsets_for_times(list, PATIENCE)?;
-            let offset = |partition| match found.find_partition(&name, partition).map(|one| one.offset()) {
-                Some(Offset::Offset(offset)) => Some(offset),
-                _ => None,
-            };
-            found.elements().iter().try_for_each(|element| element.error())?;
-            Ok((0..partitions as i32).map(offset).collect())
-        })
-        .await
-    }
-
-    /// How long the brokers keep the offsets of a group without members; `None` if they do not
-    /// tell.
-    pub(crate) async fn offset_retention(&self) -> Option<Duration> {
-        let asked = self.ask("list the brokers", |asker| {
-            let metadata = asker.fetch_metadata(Some(catalogue::TOPIC), PATIENCE)?;
-            Ok(metadata.brokers().first().map(|broker| broker.id()))
-        });
-        let broker = ResourceSpecifier::Broker(asked.await.ok()??);
-        let options = AdminOptions::new().request_timeout(Some(PATIENCE));
-        let answers = self.admin().ok()?.share().describe_configs([&broker], &options).await.ok()?;
-        let described = answers.into_iter().next()?.ok()?;
-        let minutes = kept::value(&described, "offsets.retention.minutes")?.parse::<u64>().ok()?;
-        Some(Duration::from_secs(minutes * 60))
-    }
-
-    /// Commits where a group begins that nobody is a member of yet. Where somebody already is, it
-    /// is too late, and no matter; and what was committed before stays as it is.
+    /// Commits the initial offsets of a group that has no members yet. Offsets that were committed
+    /// before are left as they are. If the group has members by now, the commit is refused, which
+    /// is not an error: they have their own offsets.
     pub(crate) async fn begin(&self, group: &str, marks: Vec<(Text, Vec<Mark>)>) -> Result<()> {
         let member = self.member(group)?;
         let (what, asker) = (format!("commit the initial offsets of `{group}`"), member.share());

@@ -38,15 +38,6 @@ pub(crate) struct Probe {
     stalled: Mutex<BTreeMap<String, (i64, Duration)>>,
     /// Groups whose clients were replaced because they were outside.
     replaced: Mutex<BTreeMap<String, Replaced>>,
-    /// The groups whose client was given up, until another one works.
-    given_up: Mutex<BTreeMap<String, GivenUp>>,
-}
-
-/// A client that was given up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GivenUp {
-    pub(crate) topic: String,
-    pub(crate) why: String,
 }
 
 /// Clients that were replaced in a row without one of them working.
@@ -63,7 +54,6 @@ impl Probe {
             last: Mutex::default(),
             stalled: Mutex::default(),
             replaced: Mutex::default(),
-            given_up: Mutex::default(),
         }
     }
 
@@ -109,21 +99,6 @@ impl Probe {
     /// Notes that a client is in this group.
     pub(crate) fn works(&self, group: &str) {
         lock(&self.replaced).remove(group);
-    }
-
-    /// The client of a group was given up.
-    pub(crate) fn gives_up(&self, group: &str, of: GivenUp) {
-        lock(&self.given_up).insert(group.to_owned(), of);
-    }
-
-    /// A client of this group gets its records.
-    pub(crate) fn recovered(&self, group: &str) {
-        lock(&self.given_up).remove(group);
-    }
-
-    /// The groups whose client was given up while no other one works.
-    pub(crate) fn given_up(&self) -> BTreeMap<String, GivenUp> {
-        lock(&self.given_up).clone()
     }
 }
 

@@ -6,7 +6,6 @@ use crate::{
     group::{Fetch, Member, MemberSettings},
     names::group_name,
     outbox::Outbox,
-    probe::GivenUp,
     producer::KafkaProducer,
     provision::{Provisioner, Reads, not_found},
     record::Record,
@@ -65,7 +64,7 @@ pub struct Kafka {
     /// Set once the delay topics were checked, or when they are not to be checked.
     shelves: Arc<OnceCell<()>>,
     closed: AtomicBool,
-    /// How many clients of consumers, and how many producers, were replaced.
+    /// Number of consumer clients that were replaced.
     replaced: Arc<AtomicU64>,
 }
 
@@ -77,9 +76,8 @@ impl Kafka {
         let capabilities = Self::declared(&settings);
         let cluster = Cluster::connect(settings.clone(), client_id.clone(), seams.clock.clone()).await?;
         let outbox = Outbox::new(settings, client_id.clone(), seams.clock.clone());
-        let replaced = Arc::<AtomicU64>::default();
-        let outbox = Arc::new(outbox.with_probe(cluster.probe(), replaced.clone()));
-        let (members, relayed, shelves, closed) = Default::default();
+        let outbox = Arc::new(outbox.with_probe(cluster.probe()));
+        let (members, relayed, shelves, closed, replaced) = Default::default();
         Ok(Self {
             cluster,
             outbox,
@@ -234,19 +232,12 @@ impl Transport for Kafka {
         let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         let members: Vec<_> = members.iter().filter_map(Weak::upgrade).collect();
         let mut troubled = BTreeMap::new();
-        let mut given_up = self.cluster.probe().given_up();
         for member in members.iter().filter(|member| !member.has_ended()) {
             *troubled.entry(member.topic().to_owned()).or_default() += u64::from(member.trouble().is_some());
-            given_up.remove(member.group());
-        }
-        // Their consumers are yet to be opened again. Those of a relay have counts of their own.
-        let relays = self.relayed.get().map(|counts| counts.tally().lag).unwrap_or_default();
-        for GivenUp { topic, .. } in given_up.into_values().filter(|of| !relays.contains_key(&of.topic)) {
-            *troubled.entry(topic).or_default() += 1;
         }
         measures.push(Measure {
             name: "kafka_replaced_clients",
-            help: "Clients that did not recover and were replaced.",
+            help: "Consumer clients that did not recover and were replaced.",
             value: Measured::Counter(self.replaced.load(Ordering::SeqCst)),
         });
         measures.push(Measure {

@@ -96,56 +96,7 @@ async fn losing_each_node_in_turn_loses_no_message() {
     kafka.close().await.unwrap();
 }
 
-/// Until the crashed node is fenced, the others still name it as the coordinator of the group.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_that_crashes_costs_no_client_and_no_delivery() {
-    rig::log::keep();
-    let mut cluster = KafkaCluster::start_fencing_after(SECOND * 9).unwrap();
-    let mut settings = KafkaSettings::at(cluster.address());
-    (settings.partitions, settings.session, settings.relay_inside) = (1, SECOND * 30, false);
-    let kafka = Kafka::connect(settings, Seams::system("crash")).await.unwrap();
-    let mail = Subscription::new("orders", "mail");
-    kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
-    let (producer, consumer) = (kafka.producer().await.unwrap(), kafka.consumer(mail).await.unwrap());
-    let message = |id: &str| Envelope::new(Address::topic("orders"), Message::new(id, "t", "x"));
-    send(&producer, vec![message("first"), message("second")]).await;
-    let mut taken = vec![];
-    while taken.len() < 2 {
-        taken.extend(consumer.receive(2, SECOND, None).await.unwrap());
-    }
-    let coordinator = coordinator(&cluster.address(), "orders.mail");
-    cluster.nodes()[coordinator as usize - 1].kill();
-    // The commit of this waits for the next coordinator, and so does what comes after it.
-    let second = taken.pop().unwrap();
-    assert!(rig::ack(&consumer, second).await.is_empty());
-    SystemClock::new().sleep(SECOND).await;
-    let start = SystemClock::new();
-    send(&producer, vec![message("third")]).await;
-    while taken.len() < 2 && start.elapsed() < SECOND * 60 {
-        taken.extend(consumer.receive(1, SECOND, None).await.unwrap());
-    }
-    assert!(start.elapsed() > SECOND * 5, "the node was fenced too early: {:?}", start.elapsed());
-    let ids: Vec<_> = taken.iter().map(|delivery| delivery.message.id.0.to_string()).collect();
-    assert_eq!(ids, ["first", "third"]);
-    for delivery in taken {
-        assert!(rig::ack(&consumer, delivery).await.is_empty(), "it is still ours");
-    }
-    let said = rig::log::lines(&["Kafka client does not recover"]);
-    assert!(said.is_empty(), "{said:#?}");
-    kafka.close().await.unwrap();
-}
-
-/// The node that coordinates a group: it leads the partition that the offsets of the group are in.
-fn coordinator(address: &str, group: &str) -> i32 {
-    let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", address).create().unwrap();
-    let metadata = client.fetch_metadata(Some("__consumer_offsets"), SECOND * 10).unwrap();
-    let partitions = metadata.topics()[0].partitions();
-    let hash = group.bytes().fold(0_i32, |hash, byte| hash.wrapping_mul(31).wrapping_add(i32::from(byte)));
-    let partition = (hash & i32::MAX) % partitions.len() as i32;
-    partitions.iter().find(|one| one.id() == partition).unwrap().leader()
-}
-
-/// Where three are the default.
+/// The cluster's default is three replicas.
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_have_the_requested_number_of_replicas() {
     let cluster = cluster().await;

@@ -5,12 +5,8 @@ mod rig;
 use dwell_conformance::Foreign;
 use dwell_core::{Clock as _, ErrorKind, Headers, OnMissing, Subscription, Transport as _};
 use dwell_kafka::Ladder;
-use rdkafka::{
-    ClientConfig, Offset, TopicPartitionList,
-    admin::{AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication},
-    consumer::{BaseConsumer, CommitMode, Consumer as _},
-    message::{Header, OwnedHeaders},
-    producer::{BaseProducer, BaseRecord, Producer as _},
+use rdkafka::admin::{
+    AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
 };
 use rig::{
     log,
@@ -120,50 +116,6 @@ async fn records_of_a_level_that_left_the_ladder_are_still_delivered() {
     assert!(read.iter().all(|(arrived, ..)| *arrived >= at), "early: {read:?}");
     let warned = log::lines(&[" WARN ", "not in the ladder", &level]);
     assert_eq!(warned.len(), 1, "{warned:?}");
-    relay.stop().await;
-}
-
-/// The brokers keep the offsets of a group without members for seven days, and the topic keeps
-/// records for longer. An older record may have been forwarded before they expired.
-#[tokio::test(flavor = "multi_thread")]
-async fn old_records_of_a_level_outside_the_ladder_are_left_where_nothing_is_committed() {
-    let scene = Scene::new().await;
-    let (target, level) = (scene.topic("orders").await, scene.delay_topic("3s"));
-    let new = NewTopic::new(&level, 1, TopicReplication::Fixed(1)).set("retention.ms", "-1");
-    scene.create(&new.set("message.timestamp.type", "CreateTime")).await;
-    let now = scene.now();
-    let producer: BaseProducer =
-        ClientConfig::new().set("bootstrap.servers", &scene.address).create().unwrap();
-    let eight_days = 8 * 24 * 3_600_000;
-    for (body, at) in [("old", now - eight_days), ("old", now - eight_days), ("young", now - eight_days / 2)]
-    {
-        let headers = OwnedHeaders::new()
-            .insert(Header { key: "x-target-topic", value: Some(&target) })
-            .insert(Header { key: "x-process-at", value: Some(&at.to_string()) });
-        let record = BaseRecord::to(&level).key("k").payload(body).headers(headers).timestamp(at);
-        producer.send(record).map_err(|(error, _)| error).unwrap();
-    }
-    producer.flush(SECOND * 10).unwrap();
-    let relay = scene.relay();
-    assert_eq!(scene.read(&target, 1).await[0].3, "young");
-    scene.until("nothing is left", || relay.counts.tally().lag.get(&level) == Some(&0)).await;
-    relay.stop().await;
-    assert_eq!(scene.list(&target, "%s"), ["young"]);
-    let said = log::lines(&["ERROR", "may have been forwarded", &level]);
-    assert!(said.len() == 1 && said[0].contains("count=2"), "{said:?}");
-
-    // As the log says.
-    let group = format!("dwell-{level}");
-    let reset: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", &scene.address)
-        .set("group.id", &group)
-        .create()
-        .unwrap();
-    let mut first = TopicPartitionList::new();
-    first.add_partition_offset(&level, 0, Offset::Offset(0)).unwrap();
-    scene.until("the offset is reset", || reset.commit(&first, CommitMode::Sync).is_ok()).await;
-    let relay = scene.relay();
-    assert_eq!(scene.read(&target, 4).await.len(), 4);
     relay.stop().await;
 }
 

@@ -273,27 +273,21 @@ impl Lanes {
             let (offset, error) = lane.unreadable.as_ref()?;
             Some(format!("{} cannot be read from offset {offset} on: {error}", of(*key)))
         });
-        // A trouble lasts until the client works, or is seen to: a new one has none of its own for
-        // a while.
-        let before = state.trouble.take().filter(|_| !state.vitals.is_well());
-        let complained = complaint.as_ref().map(|complaint| match complaint {
-            Complaint::Outside(text) | Complaint::NoCoordinator { text, .. } => text.clone(),
-            Complaint::Stalled(partitions) => {
-                let each =
-                    partitions.iter().map(|(key, offset)| format!("{} from offset {offset} on", of(*key)));
-                format!("no records arrive: {}", each.collect::<Vec<_>>().join(", "))
-            }
+        state.trouble = unreadable.or_else(|| {
+            complaint.as_ref().map(|complaint| match complaint {
+                Complaint::Outside(text) => text.clone(),
+                Complaint::Stalled(partitions) => {
+                    let each = partitions
+                        .iter()
+                        .map(|(key, offset)| format!("{} from offset {offset} on", of(*key)));
+                    format!("no records arrive: {}", each.collect::<Vec<_>>().join(", "))
+                }
+            })
         });
-        state.trouble = unreadable.or(complained).or(before);
         complaint
     }
 
-    /// The client before this one was given up, for this reason.
-    pub(super) fn inherit(&self, trouble: String) {
-        self.lock().trouble = Some(trouble);
-    }
-
-    /// What keeps it from its work, if anything does.
+    /// Returns what prevents the member from working, if anything does.
     pub(super) fn trouble(&self) -> Option<String> {
         self.lock().trouble.clone()
     }

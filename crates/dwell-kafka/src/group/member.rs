@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     fault::fault,
-    probe::{GivenUp, Probe},
+    probe::Probe,
     record::{Read, Record},
     settings::KafkaSettings,
     trouble::Trouble,
@@ -41,10 +41,6 @@ const POLL: Duration = Duration::from_secs(300);
 const MARGIN: Duration = Duration::from_secs(60);
 /// How long a commit may take beyond the session timeout.
 const COMMIT: Duration = Duration::from_secs(10);
-/// Time for the cluster to fence a coordinator that has crashed (9 s by default), and to choose
-/// another one. A client that needs longer is replaced, because librdkafka may never find a
-/// coordinator again.
-const FENCING: Duration = Duration::from_secs(12);
 
 /// Settings of a member.
 pub(crate) struct MemberSettings<'a> {
@@ -90,7 +86,6 @@ pub(crate) struct Fetch {
 /// A member of a group. Dropping it is like a crash: nothing more is committed, and its partitions
 /// are reassigned.
 pub(crate) struct Member {
-    group: String,
     lanes: Arc<Lanes>,
     consumer: Weak<BaseConsumer<Watcher>>,
     wish: Arc<AtomicU8>,
@@ -143,9 +138,6 @@ impl Member {
         config.set("statistics.interval.ms", STATISTICS.as_millis().to_string());
         let what = format!("join the group `{group}`");
         let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, read, clock.clone()));
-        if let Some(GivenUp { why, .. }) = probe.given_up().remove(&group) {
-            lanes.inherit(why);
-        }
         let wish = Arc::new(AtomicU8::new(wish::GO_ON));
         let watcher = Watcher {
             trouble: Trouble::new(clock.clone()),
@@ -179,7 +171,7 @@ impl Member {
             poller.run();
             let _ = end.send(true);
         })?;
-        Ok(Self { group, lanes, consumer: seen, wish, ended, clock })
+        Ok(Self { lanes, consumer: seen, wish, ended, clock })
     }
 
     /// See [`Lanes::take`].
@@ -231,12 +223,7 @@ impl Member {
         self.lanes.a_topic().unwrap_or_default()
     }
 
-    /// Its group.
-    pub(crate) fn group(&self) -> &str {
-        &self.group
-    }
-
-    /// What keeps it from its work, if anything does.
+    /// Returns what prevents the member from working, if anything does.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.lanes.trouble()
     }
@@ -304,7 +291,7 @@ pub(crate) struct Offsets {
 /// as `revoke_wait`, and a dead member stays in the group for a session.
 fn limits(connection: &KafkaSettings) -> Limits {
     let joining = connection.revoke_wait + connection.session + MARGIN / 2;
-    Limits { joining, commit: connection.session + COMMIT, coordinator: FENCING }
+    Limits { joining, commit: connection.session + COMMIT }
 }
 
 /// Returns the longest poll: the poll that revokes a partition waits for its handlers.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     fault::fault,
-    probe::{GivenUp, Probe, RECOVERY, names_brokers},
+    probe::{Probe, RECOVERY},
 };
 use dwell_core::{Error, ErrorKind};
 use rdkafka::{
@@ -58,16 +58,13 @@ impl Watchdog {
         Self { group, limits, probe, replaced, looked: None, answered: None }
     }
 
-    /// Whether to open another client. One that stalls where another one did is not helped by that.
-    /// `knows_brokers` asks the client itself.
-    fn is_lost(&mut self, lanes: &Lanes, knows_brokers: impl FnOnce() -> bool) -> bool {
+    /// Returns whether to replace the client. A client that stalls where another one did is not
+    /// replaced, because that would not help.
+    fn is_lost(&mut self, lanes: &Lanes) -> bool {
         let Some(complaint) = lanes.complaint(self.limits) else {
             (self.looked, self.answered) = (None, None);
             if lanes.is_inside() {
                 self.probe.works(&self.group);
-            }
-            if lanes.trouble().is_none() && lanes.is_inside() {
-                self.probe.recovered(&self.group);
             }
             return false;
         };
@@ -76,8 +73,7 @@ impl Watchdog {
             return false;
         }
         self.looked = Some(now);
-        let may_recover = matches!(complaint, Complaint::NoCoordinator { is_over: false, .. });
-        if !self.probe.answers() || may_recover && knows_brokers() {
+        if !self.probe.answers() {
             self.answered = None;
             return false;
         }
@@ -91,7 +87,7 @@ impl Watchdog {
     /// Returns whether another client may work where this one does not.
     fn would_help(&self, complaint: &Complaint, lanes: &Lanes) -> bool {
         match complaint {
-            Complaint::Outside(_) | Complaint::NoCoordinator { .. } => self.probe.may_replace(&self.group),
+            Complaint::Outside(_) => self.probe.may_replace(&self.group),
             Complaint::Stalled(partitions) => {
                 // The filter must see all partitions, so that each of them is remembered.
                 let is_new = |(key, offset): &(Key, i64)| {
@@ -129,8 +125,7 @@ impl Poller {
             && self.committer.as_ref().is_none_or(is_committed)
         {
             self.turn();
-            let knows_brokers = || names_brokers(self.consumer.client());
-            if self.watchdog.is_lost(&self.lanes, knows_brokers) {
+            if self.watchdog.is_lost(&self.lanes) {
                 return self.abandon();
             }
         }
@@ -146,8 +141,6 @@ impl Poller {
     fn abandon(mut self) {
         let (topic, why) = (self.lanes.a_topic(), self.lanes.trouble().unwrap_or_default());
         tracing::error!(topic, why, "Kafka client does not recover; replacing it");
-        let given_up = GivenUp { topic: topic.unwrap_or_default().to_owned(), why: why.clone() };
-        self.watchdog.probe.gives_up(&self.watchdog.group, given_up);
         self.watchdog.replaced.fetch_add(1, Ordering::SeqCst);
         let _ = self.wish.compare_exchange(wish::GO_ON, wish::DROP, Ordering::SeqCst, Ordering::SeqCst);
         let _ = self.end.send(true);

@@ -10,9 +10,9 @@ use super::lane::Key;
 use rdkafka::statistics::{Broker, ConsumerGroup, Partition, Statistics};
 use std::{collections::BTreeMap, time::Duration};
 
-/// How long a client may look for the coordinator of its group before it is asked whether it still
-/// knows brokers. A cluster names a coordinator that has crashed until its controller fences it:
-/// see [`Limits::coordinator`].
+/// How long a client may look for the coordinator of its group. If a cluster takes longer to elect
+/// one, each client is replaced, and its deliveries in flight are duplicated. A client that never
+/// finds a coordinator would cost more.
 const NO_COORDINATOR: Duration = Duration::from_secs(5);
 /// How long a partition may have more records while none of them is fetched.
 const STALLED: Duration = Duration::from_secs(15);
@@ -46,11 +46,8 @@ struct Still {
 pub(super) enum Complaint {
     /// The client is outside its group, or a commit does not return.
     Outside(String),
-    /// It finds no coordinator of its group. `is_over`: for longer than a cluster takes to choose
-    /// another one. Until then, only a client that has lost its brokers does not recover.
-    NoCoordinator { text: String, is_over: bool },
-    /// Each of these partitions has more records from its offset on, and none is fetched. There is
-    /// at least one.
+    /// Each of these partitions has more records from its offset on, and none of them is fetched.
+    /// The list is not empty.
     Stalled(Vec<(Key, i64)>),
 }
 
@@ -61,8 +58,6 @@ pub(super) struct Limits {
     pub(super) joining: Duration,
     /// Limit for a commit.
     pub(super) commit: Duration,
-    /// For the cluster to fence a coordinator that has crashed, and to choose another one.
-    pub(super) coordinator: Duration,
 }
 
 impl Vitals {
@@ -96,11 +91,6 @@ impl Vitals {
         self.inside
     }
 
-    /// Whether the client is in its group, and waits for no records that its partitions have.
-    pub(super) fn is_well(&self) -> bool {
-        self.inside && self.still.is_empty()
-    }
-
     fn outside(&self, now: Duration, group: &ConsumerGroup) -> Option<Outside> {
         let has_coordinator = group.state == "up";
         if has_coordinator && group.join_state == "steady" {
@@ -124,11 +114,7 @@ impl Vitals {
             let limit = if *has_coordinator { limits.joining } else { NO_COORDINATOR };
             if age(*since) >= limit {
                 let text = format!("outside its group for {} s ({state})", age(*since).as_secs());
-                let is_over = age(*since) >= limits.coordinator;
-                return Some(match has_coordinator {
-                    true => Complaint::Outside(text),
-                    false => Complaint::NoCoordinator { text, is_over },
-                });
+                return Some(Complaint::Outside(text));
             }
         }
         if let Some(since) = committing.filter(|since| age(*since) >= limits.commit) {
@@ -165,11 +151,7 @@ fn has_more(partition: &Partition) -> bool {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        joining: Duration::from_secs(60),
-        commit: Duration::from_secs(40),
-        coordinator: Duration::from_secs(28),
-    };
+    const LIMITS: Limits = Limits { joining: Duration::from_secs(60), commit: Duration::from_secs(40) };
 
     fn seconds(count: u64) -> Duration {
         Duration::from_secs(count)
@@ -206,11 +188,7 @@ mod tests {
         vitals.observe(seconds(5), &lost, [].into_iter());
         assert_eq!(vitals.complaint(seconds(5), None, LIMITS), None);
         let complaint = vitals.complaint(seconds(6), None, LIMITS);
-        let is_over = |complaint| matches!(complaint, Some(Complaint::NoCoordinator { is_over: true, .. }));
-        let text = "outside its group for 5 s (query-coord, init)".to_owned();
-        assert_eq!(complaint, Some(Complaint::NoCoordinator { text, is_over: false }));
-        assert!(!is_over(vitals.complaint(seconds(28), None, LIMITS)));
-        assert!(is_over(vitals.complaint(seconds(29), None, LIMITS)));
+        assert!(matches!(complaint, Some(Complaint::Outside(text)) if text.contains("query-coord")));
         assert!(!vitals.is_inside());
         vitals.observe(seconds(7), &group("up", "steady"), [].into_iter());
         assert!(vitals.is_inside());

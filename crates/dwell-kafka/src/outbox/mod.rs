@@ -25,7 +25,7 @@ use sending::{NativeRecord, Reports, Unsent};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -63,8 +63,6 @@ pub(crate) struct Outbox {
     closing: Arc<AtomicBool>,
     /// Distinguishes a producer that no longer works from a broker that is unavailable.
     probe: Option<Arc<Probe>>,
-    /// How many producers did not recover and were replaced.
-    replaced: Arc<AtomicU64>,
     /// Since when a broker answers although the producer finds none. All sends share one watcher,
     /// which holds the lock.
     watching: tokio::sync::Mutex<Option<Duration>>,
@@ -92,7 +90,7 @@ impl Outbox {
     fn unopened(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
         let (state, closing) = (Mutex::new(State::Unopened), Arc::default());
         let (transactions, largest, name) = (None, None, AtomicUsize::new(new_name()));
-        let (probe, replaced, watching, alone) = (None, Arc::default(), Default::default(), None);
+        let (probe, watching, alone) = (None, Default::default(), None);
         Self {
             settings,
             client_id,
@@ -103,17 +101,15 @@ impl Outbox {
             state,
             closing,
             probe,
-            replaced,
             watching,
             alone,
         }
     }
 
-    /// One that replaces a producer which does not recover, and counts how often.
-    pub(crate) fn with_probe(mut self, probe: Arc<Probe>, replaced: Arc<AtomicU64>) -> Self {
-        self.alone =
-            self.alone.take().map(|alone| Box::new(alone.with_probe(probe.clone(), replaced.clone())));
-        (self.probe, self.replaced) = (Some(probe), replaced);
+    /// Replaces a producer that does not recover.
+    pub(crate) fn with_probe(mut self, probe: Arc<Probe>) -> Self {
+        self.alone.iter_mut().for_each(|alone| alone.probe = Some(probe.clone()));
+        self.probe = Some(probe);
         self
     }
 
@@ -313,7 +309,7 @@ impl Outbox {
             if answered.is_some_and(|answered: Duration| now.saturating_sub(answered) >= RECOVERY)
                 && native.context().traffic.silence() >= SILENCE
             {
-                self.replace(native);
+                self.renew(native);
                 let of = native.clone();
                 let purge = move || of.purge(PurgeConfig::default().queue().inflight());
                 let _ = tokio::task::spawn_blocking(purge).await;
@@ -324,33 +320,14 @@ impl Outbox {
         }
     }
 
-    /// Asks the producer itself.
-    async fn knows_brokers(&self, native: &Arc<Native>) -> bool {
-        let of = native.clone();
-        tokio::task::spawn_blocking(move || names_brokers(of.client())).await.unwrap_or(true)
-    }
-
-    fn is_current(&self, native: &Arc<Native>) -> bool {
-        matches!(&*lock(&self.state), State::Open(current) if Arc::ptr_eq(current, native))
-    }
-
-    /// The producer does not recover.
-    fn replace(&self, broken: &Arc<Native>) {
-        if self.renew(broken) {
-            self.replaced.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    /// After a fatal error the library refuses everything, and it may never find a broker again:
-    /// the next send opens another producer. Returns whether no other send has done that before.
-    fn renew(&self, broken: &Arc<Native>) -> bool {
+    /// Replaces a producer on the next send: after a fatal error librdkafka refuses everything, and
+    /// a producer that has removed all brokers never connects again.
+    fn renew(&self, broken: &Arc<Native>) {
         let mut state = lock(&self.state);
-        let is_current = matches!(&*state, State::Open(native) if Arc::ptr_eq(native, broken));
-        if is_current {
+        if matches!(&*state, State::Open(native) if Arc::ptr_eq(native, broken)) {
             tracing::warn!("Kafka producer does not recover; replacing it");
             *state = State::Unopened;
         }
-        is_current
     }
 }
 
@@ -405,7 +382,7 @@ mod tests {
         let settings = KafkaSettings::at("127.0.0.1:1");
         let clock = Arc::new(Counting(SystemClock::new(), AtomicUsize::new(0)));
         let probe = Arc::new(Probe::new(settings.clone(), clock.clone()));
-        let outbox = Outbox::new(settings, "x".to_owned(), clock.clone()).with_probe(probe, Arc::default());
+        let outbox = Outbox::new(settings, "x".to_owned(), clock.clone()).with_probe(probe);
         let native = outbox.native().unwrap();
         let mut sends: Vec<_> = (0..20).map(|_| Box::pin(outbox.watch(&native))).collect();
         for send in &mut sends {

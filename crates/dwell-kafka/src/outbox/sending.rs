@@ -245,16 +245,12 @@ impl Outbox {
             Err(Unsent::Refused(error)) => error.rdkafka_error_code() == Some(Code::Fatal),
             _ => false,
         };
-        // Every record of this producer has timed out since then: it may have lost its last broker
-        // for good. One that knows a broker is left alone: another one would not confirm either.
+        // No record of this producer was confirmed since: it may have removed its last broker.
         let is_timeout =
             |report: &Reported| matches!(report, Err(Unsent::Refused(error)) if is_timeout(error));
         let is_lost = reports.iter().any(is_timeout)
             && native.context().traffic.unconfirmed() >= self.settings.send_timeout;
-        if is_lost && self.is_current(native) && !self.knows_brokers(native).await {
-            self.replace(native);
-        }
-        if native.has_ended() || reports.iter().any(is_fatal) {
+        if native.has_ended() || is_lost || reports.iter().any(is_fatal) {
             self.renew(native);
         }
         reports

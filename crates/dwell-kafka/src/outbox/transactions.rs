@@ -21,9 +21,8 @@ use std::{
 /// Limit of one transaction call. A call that times out is retried.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 
-/// How many such calls are made for one step. A producer that has lost its last broker never
-/// succeeds, and by default the broker has given up the transaction by then.
-const CALLS: u32 = 3;
+/// Number of attempts of one call. A producer that has removed its last broker never succeeds.
+const CALLS: u32 = 12;
 
 /// Number of transactional ids that this process has used. None is used twice, not even by a relay
 /// that restarts: a broker may still be working on a transaction under the former id.

@@ -220,13 +220,7 @@ impl Counts {
         self.lag.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The same for one delay topic, which is not relayed any more.
-    pub(super) fn forgets(&self, topic: &str) {
-        self.troubled.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
-        self.lag.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
-    }
-
-    /// Whether the records of a delay topic arrive, and why not.
+    /// Notes whether the records of a delay topic arrive, and otherwise why not.
     pub(super) fn serves(&self, topic: &str, trouble: Option<String>) {
         let mut all = self.troubled.lock().unwrap_or_else(PoisonError::into_inner);
         match trouble {

@@ -176,7 +176,7 @@ impl Relay {
         let outbox = || {
             Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone())
                 .with_largest(topics::largest(settings))
-                .with_probe(self.cluster.probe(), self.counts.replaced.clone())
+                .with_probe(self.cluster.probe())
         };
         let levels = topics::levels(&settings.relay);
         let shared = Arc::new(Shared {
@@ -225,13 +225,11 @@ impl Relay {
         for (level, transactions) in levels.into_iter().zip(transactions) {
             let member = Arc::new(joiner.join(&level)?);
             let worker = Worker::new(shared.clone(), joiner.clone(), member, level, transactions);
-            let told = told.clone();
-            workers.spawn(async move { (None, worker.run(told).await) });
+            workers.spawn(worker.run(told.clone()));
         }
         let mut result = Ok(());
         let mut is_stopping = false;
-        // One that ends by itself ends all: the whole is then started again. Only a level outside
-        // the ladder may be deleted.
+        // A worker that ends by itself ends all others: the whole relay is then restarted.
         while !workers.is_empty() {
             tokio::select! {
                 biased;
@@ -245,13 +243,11 @@ impl Relay {
                     match joined {
                         Ok(joined) => {
                             for (member, level) in joined {
-                                let topic = level.topic.clone();
                                 let transactions = transactions_of(&level);
                                 let joiner = joiner.clone();
                                 let worker =
                                     Worker::new(shared.clone(), joiner, member, level, transactions);
-                                let told = told.clone();
-                                workers.spawn(async move { (Some(topic), worker.run(told).await) });
+                                workers.spawn(worker.run(told.clone()));
                             }
                             continue;
                         }
@@ -259,23 +255,10 @@ impl Relay {
                     }
                 }
                 Some(ended) = workers.join_next() => {
-                    let (outside_ladder, ended) = ended.unwrap_or_else(|error| match error.try_into_panic() {
+                    result = result.and(ended.unwrap_or_else(|error| match error.try_into_panic() {
                         Ok(panic) => std::panic::resume_unwind(panic),
-                        Err(_) => {
-                            let text = "the relay ended with its runtime";
-                            (None, Err(Error::new(ErrorKind::Closed, text)))
-                        }
-                    });
-                    if let (Some(topic), Err(error)) = (outside_ladder, &ended)
-                        && error.kind() == ErrorKind::NotFound
-                        && !is_stopping
-                    {
-                        tracing::info!(topic = &*topic, "a delay topic that is not in the ladder was deleted");
-                        upkeep.ended(&topic);
-                        self.counts.forgets(&topic);
-                        continue;
-                    }
-                    result = result.and(ended);
+                        Err(_) => Err(Error::new(ErrorKind::Closed, "the relay ended with its runtime")),
+                    }));
                 }
             }
             is_stopping = true;

@@ -30,8 +30,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(20);
 
 /// How long no record may be confirmed before unsent records are purged.
 const SILENCE: Duration = Duration::from_millis(100);
-/// How often it is checked whether commits come through again.
-const CHECK: Duration = Duration::from_millis(50);
 
 /// State that all workers of a relay share.
 pub(super) struct Shared {
@@ -96,7 +94,7 @@ impl AsRef<Outgoing> for Step {
 }
 
 pub(super) enum Kind {
-    Forward(Plan, Pass),
+    Forward(Plan, #[expect(dead_code, reason = "it counts until it is dropped")] Pass),
     Shelve(Plan),
     Hold(Plan),
     Park,
@@ -119,16 +117,9 @@ impl Shared {
         }
     }
 
-    /// Drops what producers have not sent yet. Records of workers whose commits come through are
-    /// handed over again at once.
-    pub(super) fn purge(&self) {
-        self.to_targets.purge();
-        self.to_shelves.purge();
-    }
-
-    /// Sends records until each is confirmed, or its partition is lost. A record that its target
-    /// does not accept returns to a shelf or is parked. A record for a shelf is retried, because it
-    /// has no other destination.
+    /// Sends records until each has been stored or belongs to another relay. A record that its
+    /// target refuses is put back on a shelf or parked. A record that a shelf refuses is retried,
+    /// because there is no other place for it.
     pub(super) async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
         while !steps.is_empty() {
             let (left, moved) = self.send_once(member, steps).await;
@@ -211,11 +202,6 @@ impl Shared {
         if member.departures() != departures {
             steps.retain(|step| member.is_open(step.lease));
         }
-        // Nobody else can be told meanwhile that these were sent.
-        while member.is_stuck() && !steps.is_empty() {
-            self.clock.sleep(CHECK).await;
-            steps.retain(|step| member.is_open(step.lease));
-        }
         let outbox = match steps.first().map(|step| &step.kind) {
             Some(Kind::Forward(..)) => &self.to_targets,
             _ => &self.to_shelves,
@@ -241,7 +227,7 @@ impl Shared {
         arrived.iter().for_each(|step| self.got_there(step));
         for (step, error) in failed {
             let (step, elsewhere) = self.failed(step, &error, now);
-            moved &= elsewhere || is_purged(&error);
+            moved &= elsewhere;
             left.push(step);
         }
         if arrives {
@@ -251,8 +237,8 @@ impl Shared {
     }
 
     fn got_there(&self, step: &Step) {
-        if let Kind::Forward(_, pass) = &step.kind {
-            self.targets.succeeded(pass, self.clock.elapsed());
+        if let Kind::Forward(plan, _) = &step.kind {
+            self.targets.succeeded(&plan.target, self.clock.elapsed());
         }
     }
 

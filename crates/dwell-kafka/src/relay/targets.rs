@@ -1,10 +1,9 @@
 //! Unavailable targets: the relay retries each of them after growing pauses, without delaying other
 //! targets.
 //!
-//! Records in flight to a target that does not answer take up memory until the library gives them
-//! up. So a silent target gets no more than a share of it, all silent targets together get no more
-//! than two shares, and a target that has failed gets only a few records, until one of them
-//! arrives. A target that answers for some of its partitions alone counts as silent, too.
+//! Records in flight to a target that does not answer occupy memory until librdkafka times them
+//! out. So a silent target gets at most a share of the memory, all silent targets together get at
+//! most two shares, and a target that has failed gets only a few records until one of them arrives.
 
 use super::passing::Load;
 use dwell_core::{Error, Text};
@@ -21,8 +20,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const PROBE: usize = 100;
 /// Part of a share that the bytes of these records may have.
 const PROBE_PART: usize = 8;
-/// How long a target that has its share in flight may be silent before it counts as unavailable,
-/// and how much later than a record in flight another record that has arrived may have been sent.
+/// How long a target with its share in flight may be silent before it counts as unavailable.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Targets that failed recently or have records in flight. Times are those of a monotonic clock.
@@ -45,11 +43,7 @@ struct Target {
     /// Set after a failure, until a record arrives.
     pause: Option<Pause>,
     in_flight: Load,
-    /// The records in flight, by when they were sent.
-    sent: BTreeMap<Duration, usize>,
-    /// When the last of those that have arrived was sent.
-    arrived: Duration,
-    /// When it last answered, or when its answer became due.
+    /// When it last answered, or when its first record in flight was sent.
     heard: Duration,
 }
 
@@ -67,7 +61,6 @@ pub(super) struct Pass {
     targets: Arc<Targets>,
     target: Text,
     size: usize,
-    sent: Duration,
 }
 
 impl Targets {
@@ -89,7 +82,8 @@ impl Targets {
             (Some(pause), share) => now < pause.until || !of.in_flight.is_below(probe(share)),
             (None, None) => false,
             (None, Some(share)) => {
-                of.is_silent(now) && !(of.in_flight.is_below(share) && in_flight.is_below(share.plus(share)))
+                let is_silent = of.in_flight.count > 0 && now.saturating_sub(of.heard) >= SILENCE;
+                is_silent && !(of.in_flight.is_below(share) && in_flight.is_below(share.plus(share)))
             }
         };
         if is_crowded {
@@ -108,9 +102,8 @@ impl Targets {
         }
         let one = Load { count: 1, bytes: size };
         of.in_flight.add(one);
-        *of.sent.entry(now).or_default() += 1;
         in_flight.add(one);
-        Ok(Pass { targets: self.clone(), target: target.clone(), size, sent: now })
+        Ok(Pass { targets: self.clone(), target: target.clone(), size })
     }
 
     /// Notes a failure. Failures within a pause count as one. Returns how long the record has to
@@ -127,21 +120,13 @@ impl Targets {
     }
 
     /// Notes that a record has arrived.
-    pub(super) fn succeeded(&self, pass: &Pass, now: Duration) {
-        let (target, share) = (&*pass.target, self.share);
+    pub(super) fn succeeded(&self, target: &str, now: Duration) {
         if let Some(of) = self.lock().targets.get_mut(target) {
-            of.arrived = of.arrived.max(pass.sent);
-            of.heard = now;
-            // Other partitions of a target that has failed, or that does not answer, may be
-            // available all the time.
-            let is_crowded = of.is_silent(now) && share.is_some_and(|share| !of.in_flight.is_below(share));
-            let is_over = |pause: &mut Pause| match pause.is_failure {
-                true => now >= pause.until,
-                false => !is_crowded,
-            };
-            if of.pause.take_if(is_over).is_some() {
+            // Some partitions of a target that has failed may be available all the time.
+            if of.pause.take_if(|pause| !pause.is_failure || now >= pause.until).is_some() {
                 tracing::info!(target, "target topic available again");
             }
+            of.heard = now;
         }
     }
 
@@ -156,15 +141,8 @@ fn probe(share: Option<Load>) -> Load {
 }
 
 impl Target {
-    /// Whether it does not answer, or not for all of its partitions: a record that was sent later
-    /// has arrived.
-    fn is_silent(&self, now: Duration) -> bool {
-        let Some((oldest, _)) = self.sent.first_key_value() else { return false };
-        now.saturating_sub(self.heard) >= SILENCE || self.arrived.saturating_sub(*oldest) >= SILENCE
-    }
-
-    /// Pauses for longer than the last time, unless that pause is not over yet. `log` is called for
-    /// the first pause.
+    /// Starts a pause that is longer than the last one, unless that one is not over. `log` is
+    /// called for the first pause.
     fn leave_alone(&mut self, now: Duration, log: impl FnOnce(Duration)) -> Duration {
         let is_first = self.pause.is_none();
         let pause = self.pause.get_or_insert_default();
@@ -187,12 +165,6 @@ impl Drop for Pass {
         known.in_flight.remove(one);
         let Some(of) = known.targets.get_mut(&self.target) else { return };
         of.in_flight.remove(one);
-        if let Some(count) = of.sent.get_mut(&self.sent) {
-            *count -= 1;
-            if *count == 0 {
-                of.sent.remove(&self.sent);
-            }
-        }
         if of.in_flight.count == 0 && of.pause.is_none() {
             known.targets.remove(&self.target);
         }
@@ -215,12 +187,6 @@ mod tests {
         targets.failed(target, &Error::new(ErrorKind::Timeout, "no answer"), now)
     }
 
-    /// One that was sent just now arrives.
-    fn succeed(targets: &Arc<Targets>, target: &str, now: Duration) {
-        let pass = admit(&Targets::new(None), target, now).unwrap();
-        targets.succeeded(&pass, now);
-    }
-
     fn share(count: usize, bytes: usize) -> Option<Load> {
         Some(Load { count, bytes })
     }
@@ -236,7 +202,7 @@ mod tests {
         assert_eq!(fail(&targets, &orders, SECOND), SECOND * 2);
         let longest = (1..20).map(|n| fail(&targets, &orders, SECOND * 100 * n)).max();
         assert_eq!(longest, Some(LONGEST));
-        succeed(&targets, "orders", SECOND * 5000);
+        targets.succeeded("orders", SECOND * 5000);
         assert_eq!(fail(&targets, &orders, SECOND * 5000), SECOND);
     }
 
@@ -255,7 +221,7 @@ mod tests {
         passes.pop();
         assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "one record timed out");
         passes.push(admit(&targets, "orders", SECOND * 8).unwrap());
-        succeed(&targets, "orders", SECOND * 8);
+        targets.succeeded("orders", SECOND * 8);
         assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "the target works");
         drop(passes);
         assert!(targets.lock().targets.is_empty(), "a working target is not remembered");
@@ -269,7 +235,7 @@ mod tests {
             let mut passes: Vec<_> = (0..5).map(|_| admit("orders", SECOND / 2).unwrap()).collect();
             assert_eq!(admit("orders", SECOND * 3 / 2).unwrap_err(), FIRST);
             assert!(admit("mail", SECOND * 3 / 2).is_ok());
-            targets.succeeded(&passes[0], SECOND * 3 / 2);
+            targets.succeeded("orders", SECOND * 3 / 2);
             assert!(admit("orders", SECOND * 2).is_ok(), "the target has answered");
             passes.truncate(2);
             assert!(admit("orders", SECOND * 9).is_ok(), "the target has less than its share");
@@ -280,42 +246,10 @@ mod tests {
     fn a_target_that_fails_in_part_stays_paused_although_other_records_arrive() {
         let (targets, orders) = (Targets::new(None), Text::from("orders"));
         fail(&targets, &orders, Duration::ZERO);
-        succeed(&targets, "orders", SECOND / 2);
+        targets.succeeded("orders", SECOND / 2);
         assert!(admit(&targets, "orders", SECOND / 2).is_err());
-        succeed(&targets, "orders", SECOND);
+        targets.succeeded("orders", SECOND);
         assert!(admit(&targets, "orders", SECOND).is_ok());
-    }
-
-    /// One of its partitions has no leader.
-    #[test]
-    fn a_target_that_answers_in_part_gets_no_more_than_its_share() {
-        let targets = Targets::new(share(3, 1_000));
-        let mut waiting = vec![admit(&targets, "orders", Duration::ZERO).unwrap()];
-        for tenth in 1..30 {
-            let now = SECOND / 10 * tenth;
-            let arrives = admit(&targets, "orders", now).unwrap();
-            targets.succeeded(&arrives, now);
-        }
-        waiting.extend((0..2).map(|_| admit(&targets, "orders", SECOND * 3).unwrap()));
-        assert_eq!(admit(&targets, "orders", SECOND * 3).unwrap_err(), FIRST);
-        succeed(&targets, "orders", SECOND * 3);
-        assert!(admit(&targets, "orders", SECOND * 3).is_err(), "the first one is still in flight");
-        waiting.remove(0);
-        succeed(&targets, "orders", SECOND * 3);
-        assert!(admit(&targets, "orders", SECOND * 3).is_ok());
-    }
-
-    /// A target that is slow for all its partitions.
-    #[test]
-    fn a_target_that_answers_slowly_and_in_order_gets_all() {
-        let targets = Targets::new(share(3, 1_000));
-        let all: Vec<_> = (0..40).map(|n| admit(&targets, "orders", SECOND / 100 * n).unwrap()).collect();
-        for (n, pass) in (1..).zip(all) {
-            let now = SECOND / 2 * n;
-            targets.succeeded(&pass, now);
-            drop(pass);
-            assert!(admit(&targets, "orders", now).is_ok());
-        }
     }
 
     #[test]

@@ -2,18 +2,13 @@
 //! outside the ladder.
 //!
 //! A ladder may change between two starts, and relays with the former ladder may still run while
-//! those with the new one start. Records in a level that only the former ladder has would then
-//! never be read. Hence every delay topic of the prefix that has uncommitted records is read,
+//! relays with the new one start. Records in a level that only the former ladder has would then
+//! never be read. That is why every delay topic of the prefix with uncommitted records is read,
 //! whether it is in the ladder or not.
-//!
-//! The brokers drop the offsets of a group without members after a week, unless they are set
-//! otherwise, and a level may keep its records for longer. Where nothing is committed, a record
-//! that is younger than that was never forwarded: it is relayed. An older one may have been. It
-//! stays where it is, and the log says how to forward it.
 
 use super::topics::{self, Level, outside_ladder};
-use crate::cluster::{Cluster, Mark};
-use dwell_core::{Clock, Error, ErrorKind, Result, Text, Timestamp};
+use crate::cluster::Cluster;
+use dwell_core::{Clock, Error, ErrorKind, Result, Text};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -22,10 +17,6 @@ use std::{
 
 /// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(10);
-
-/// How long the brokers keep the offsets of a group without members, if they do not tell: the
-/// default of Kafka.
-const OFFSETS_KEPT: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// First and end offset of each partition.
 type Ends = Vec<(i64, i64)>;
@@ -71,12 +62,6 @@ impl Upkeep {
             }
         }
         Ok(found)
-    }
-
-    /// The worker of this level has ended. Another one starts when there are records again.
-    pub(super) fn ended(&mut self, topic: &Text) {
-        self.extra.remove(topic);
-        self.cluster.forget(topic);
     }
 
     async fn recreate_deleted(&self, names: &[String]) -> Result<()> {
@@ -125,49 +110,14 @@ impl Upkeep {
         }
         let group = self.cluster.settings().relay.group_of(topic);
         let committed = self.cluster.committed(&group, topic, partitions).await?;
-        let starts = self.starts(topic, &group, &ends, committed).await?;
-        let left = ends.iter().zip(starts).map(|((_, end), start)| u64::try_from(end - start).unwrap_or(0));
+        let left = ends.iter().zip(committed).map(|((first, end), mark)| {
+            let mark = mark.map_or(*first, |mark| mark.offset.max(*first));
+            u64::try_from(end - mark).unwrap_or(0)
+        });
         let count = left.sum();
         if count == 0 {
             self.empty.insert(topic.clone(), ends);
         }
         Ok(count)
-    }
-
-    /// Returns where the group of a level begins in each partition. Commits that where nothing is
-    /// committed and some records may have been forwarded before.
-    async fn starts(
-        &self,
-        topic: &Text,
-        group: &str,
-        ends: &Ends,
-        committed: Vec<Option<Mark>>,
-    ) -> Result<Vec<i64>> {
-        let is_unknown = |(mark, (first, end)): (&Option<Mark>, &(i64, i64))| mark.is_none() && first < end;
-        let mut young = vec![None; ends.len()];
-        if committed.iter().zip(ends).any(is_unknown) {
-            let kept = self.cluster.offset_retention().await.unwrap_or(OFFSETS_KEPT);
-            let since = self.clock.now().0.saturating_sub_unsigned(kept.as_millis() as u64);
-            young = self.cluster.offsets_since(topic, ends.len(), Timestamp(since)).await?;
-        }
-        let (mut starts, mut old) = (vec![], 0);
-        for ((mark, (first, end)), young) in committed.iter().zip(ends).zip(young) {
-            let start = mark.as_ref().map_or(young.unwrap_or(*end), |mark| mark.offset).max(*first);
-            old += if mark.is_none() { start - first } else { 0 };
-            starts.push(start);
-        }
-        if old > 0 {
-            let marks = starts.iter().map(|start| Mark::at(*start)).collect();
-            self.cluster.begin(group, vec![(topic.clone(), marks)]).await?;
-            tracing::error!(
-                topic = &**topic,
-                group,
-                count = old,
-                "a delay topic that is not in the ladder has records that may have been forwarded before the offsets of its \
-                 group expired; leaving them. To forward them, stop all relays, run `kafka-consumer-groups --reset-offsets \
-                 --to-earliest --execute` with this --group and --topic, and start the relays again"
-            );
-        }
-        Ok(starts)
     }
 }

@@ -81,10 +81,6 @@ pub(super) struct Worker {
     queued: Vec<Step>,
     /// When commits were last checked.
     checked: Option<Duration>,
-    /// Whether records were handed over since then.
-    is_unchecked: bool,
-    /// Whether commits did not come through when it last looked.
-    was_stuck: bool,
 }
 
 /// A record that waits in memory.
@@ -120,8 +116,6 @@ impl Worker {
             transactions,
             queued: vec![],
             checked: None,
-            is_unchecked: false,
-            was_stuck: false,
         }
     }
 
@@ -199,7 +193,6 @@ impl Worker {
             return Ok(Some(until));
         }
         self.check_commits();
-        self.purge_if_stuck();
         self.transact();
         self.shared.counts.lags(&self.level.topic, self.member.lag());
         self.shared.counts.serves(&self.level.topic, self.member.trouble());
@@ -283,28 +276,19 @@ impl Worker {
         Ok(if more { Some(now) } else { next })
     }
 
-    /// While nothing is confirmed, nothing is completed and committed either, and a broker that
-    /// hangs is not noticed: hence a commit of what is committed, once for all that was handed over
-    /// before. If that does not come through, nothing more is sent.
+    /// Commits the same offset again while nothing is confirmed. In that case nothing is completed
+    /// and committed either, so a broker that hangs would not be noticed. If the commit does not
+    /// succeed, nothing more is sent.
     fn check_commits(&mut self) {
         let now = self.shared.clock.elapsed();
         let is_due = self.checked.is_none_or(|checked| now.saturating_sub(checked) >= CHECK * 2);
-        if is_due && self.is_unchecked && self.shared.silence() >= CHECK {
-            (self.checked, self.is_unchecked) = (Some(now), false);
+        if is_due && self.transactions.is_none() && self.shared.silence() >= CHECK {
+            self.checked = Some(now);
             self.member.check_commits();
         }
     }
 
-    /// Purges the producers when commits begin to fail. Another relay may then get the partitions,
-    /// and would send again all records that are sent from now on.
-    fn purge_if_stuck(&mut self) {
-        let was_stuck = std::mem::replace(&mut self.was_stuck, self.member.is_stuck());
-        if self.was_stuck && !was_stuck && self.transactions.is_none() && !self.on_their_way.is_empty() {
-            self.shared.purge();
-        }
-    }
-
-    /// What becomes of a record that was taken. That is a little larger or smaller than what came.
+    /// Reads the plan of a record, and corrects its size, which reading changes a little.
     fn plan(&self, record: Record, taking: &mut Part) -> Result<Plan, Box<(String, Record)>> {
         let before = record.size();
         let plan = Plan::read(record, self.settings());
@@ -422,7 +406,6 @@ impl Worker {
         for step in steps {
             groups.entry(step.outgoing.topic.clone()).or_default().push(step);
         }
-        self.is_unchecked |= !groups.is_empty();
         for group in groups.into_values() {
             let load = Load::of(&group);
             let (shared, member) = (self.shared.clone(), self.member.clone());

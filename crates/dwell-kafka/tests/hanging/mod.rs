@@ -55,8 +55,7 @@ impl Plan {
 
     fn settings(&self, address: &str) -> KafkaSettings {
         let mut settings = KafkaSettings::at(address);
-        settings.partitions = traffic::PARTITIONS as u16;
-        settings.session = SECOND * self.session as u32;
+        (settings.partitions, settings.session) = (2, SECOND * self.session as u32);
         settings.relay.prefix = PREFIX.to_owned();
         settings.relay.ladder = Ladder::new(levels()).expect("a ladder");
         settings.relay.transactions = self.transactions.then_some(SECOND * 10);
@@ -149,7 +148,7 @@ async fn hang(plan: &Plan) -> Vec<String> {
         let slowest = resumed.iter().filter_map(|(_, after)| *after).max().unwrap_or_default();
         let dead = resumed.iter().filter(|(_, after)| after.is_none()).count();
         println!(
-            "hang {hang} of {}: {:.1} s, {} of {} partitions resumed within {slowest:.1?}, {twice} records twice",
+            "hang {hang} of {}: {:.1} s, {} of {} levels resumed within {slowest:.1?}, {twice} records twice",
             plan.hangs,
             length as f64 / 1e3,
             resumed.len() - dead,

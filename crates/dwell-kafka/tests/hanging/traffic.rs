@@ -20,17 +20,14 @@ use std::{
 };
 
 const TARGET: &str = "arrived";
-/// Of the target, and of each delay topic.
-pub(super) const PARTITIONS: i32 = 2;
-/// Each delay topic gets one record in each of these.
+const PARTITIONS: i32 = 2;
+/// Interval at which each delay topic gets a record.
 const PACE: Duration = Duration::from_millis(33);
 
 /// One record.
 #[derive(Default)]
 struct Track {
     shelf: usize,
-    /// Of the delay topic, once the record is confirmed.
-    partition: Option<usize>,
     written: i64,
     due: i64,
     confirmed: bool,
@@ -65,10 +62,9 @@ impl ProducerContext for Confirms {
     type DeliveryOpaque = Box<u64>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: Box<u64>) {
-        if let Ok(message) = result
+        if result.is_ok()
             && let Some(track) = lock(&self.0).get_mut(&number)
         {
-            track.partition = usize::try_from(message.partition()).ok();
             track.confirmed = true;
         }
     }
@@ -130,8 +126,8 @@ impl Traffic {
         lock(&self.tracks).values().map(|track| track.arrived.len().saturating_sub(1)).sum()
     }
 
-    /// How long after this each partition of each delay topic delivered a record that was written
-    /// since; `None` if not within the limit.
+    /// Returns how long after this time each delay topic delivered a record written since; `None`
+    /// if that did not happen within the limit.
     pub(super) async fn resumed(
         &self,
         since: Timestamp,
@@ -140,20 +136,16 @@ impl Traffic {
     ) -> Vec<(String, Option<Duration>)> {
         let start = clock.elapsed();
         loop {
-            let mut after = vec![None::<Duration>; self.shelves.len() * PARTITIONS as usize];
+            let mut after = vec![None::<Duration>; self.shelves.len()];
             for track in lock(&self.tracks).values().filter(|track| track.written > since.0) {
-                let Some(partition) = track.partition else { continue };
                 for arrived in &track.arrived {
                     let took = Duration::from_millis((arrived - since.0).max(0) as u64);
-                    let first = &mut after[track.shelf * PARTITIONS as usize + partition];
+                    let first = &mut after[track.shelf];
                     *first = Some(first.map_or(took, |first| first.min(took)));
                 }
             }
             if after.iter().all(Option::is_some) || clock.elapsed() - start >= limit {
-                let names = self.shelves.iter().flat_map(|(topic, _)| {
-                    (0..PARTITIONS).map(move |partition| format!("{topic}/{partition}"))
-                });
-                return names.zip(after).collect();
+                return self.shelves.iter().map(|(topic, _)| topic.clone()).zip(after).collect();
             }
             clock.sleep(Duration::from_millis(100)).await;
         }

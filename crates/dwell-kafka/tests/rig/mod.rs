@@ -75,7 +75,7 @@ impl Broker {
                 ServerFault::Suspend => server.freeze()?,
                 ServerFault::Resume => server.thaw()?,
                 ServerFault::Replace => server.restart()?,
-                ServerFault::Empty => return Err(std::io::Error::other("this rig does not empty a broker")),
+                ServerFault::Empty => return Err(std::io::Error::other("Kafka keeps its data")),
             }
             Ok(server)
         });
@@ -299,9 +299,7 @@ impl Rig for KafkaRig {
 
     fn abilities(&self) -> Abilities {
         let abilities = Abilities::default().with_restart().with_foreign().with_processes();
-        // The fault `Empty` is not supported: unlike the Redis transport, this transport does not
-        // provision again what it declared. Sends and consumers fail with `NotFound` until the bus
-        // is restarted.
+        // A broker keeps its data, so the fault `Empty` is not supported.
         abilities.with_proxy().with_suspend().with_replace()
     }
 

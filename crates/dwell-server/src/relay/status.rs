@@ -34,19 +34,7 @@ pub(super) fn show(counts: Arc<Counts>, clock: Arc<dyn Clock>) -> Status {
                 let lag: u64 = tally.lag.values().sum();
                 let (lateness, latest) = (mean(&tally), tally.latest);
                 let Tally { held, forwarded, parked, .. } = tally;
-                match troubles(&tally) {
-                    None => {
-                        tracing::info!(lag, held, forwarded, parked, ?lateness, ?latest, "relay status");
-                    }
-                    Some(troubled) => tracing::error!(
-                        troubled,
-                        lag,
-                        held,
-                        forwarded,
-                        parked,
-                        "relay status: records of delay topics are not delivered"
-                    ),
-                }
+                tracing::info!(lag, held, forwarded, parked, ?lateness, ?latest, "relay status");
             }
             before = tally.forwarded;
         }
@@ -66,17 +54,10 @@ impl Drop for Status {
 fn line(tally: &Tally, a_second: u64) -> String {
     let lag: u64 = tally.lag.values().sum();
     let Tally { held, forwarded, parked, latest, .. } = tally;
-    let troubled = troubles(tally).map(|troubles| format!("  TROUBLED {troubles}")).unwrap_or_default();
     format!(
-        "lag {lag}  held {held}  forwarded {forwarded} ({a_second}/s)  parked {parked}  late {:?} on average, {latest:?} at most{troubled}",
+        "lag {lag}  held {held}  forwarded {forwarded} ({a_second}/s)  parked {parked}  late {:?} on average, {latest:?} at most",
         mean(tally)
     )
-}
-
-/// Why the records of delay topics do not arrive, if that is so.
-fn troubles(tally: &Tally) -> Option<String> {
-    let each: Vec<_> = tally.troubled.iter().map(|(topic, why)| format!("{topic}: {why}")).collect();
-    (!each.is_empty()).then(|| each.join("; "))
 }
 
 fn mean(tally: &Tally) -> Duration {
@@ -91,10 +72,5 @@ mod tests {
     fn the_line_shows_the_counts_and_the_lateness() {
         let said = line(&Counts::default().tally(), 3);
         assert_eq!(said, "lag 0  held 0  forwarded 0 (3/s)  parked 0  late 0ns on average, 0ns at most");
-        let mut tally = Counts::default().tally();
-        assert_eq!(troubles(&tally), None);
-        tally.troubled.insert("delay-5s".to_owned(), "outside its group for 12 s".to_owned());
-        let said = line(&tally, 0);
-        assert!(said.ends_with("at most  TROUBLED delay-5s: outside its group for 12 s"), "{said}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{super::lane::STUCK, *};
 use dwell_core::VirtualClock;
-use rdkafka::{Offset, statistics::ConsumerGroup};
+use rdkafka::Offset;
 use std::collections::VecDeque;
 
 fn record(partition: i32, offset: u64) -> Record {
@@ -424,24 +424,4 @@ fn closed_lanes_hand_out_and_settle_nothing() {
     assert!(!complete(&lanes, taken[0]));
     let error = lanes.take(1, &mut |_| true).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Closed);
-}
-
-/// Otherwise the health of a relay would be fine for seconds after each client that is replaced in
-/// vain.
-#[test]
-fn the_trouble_of_the_client_before_lasts_until_this_one_is_in_its_group() {
-    let lanes = lanes([0, 0]);
-    let limits = Limits { joining: Duration::MAX, commit: Duration::MAX, coordinator: Duration::MAX };
-    let trouble = |state: &str| {
-        let (state, join_state) = (state.to_owned(), "steady".to_owned());
-        let group = ConsumerGroup { state, join_state, ..ConsumerGroup::default() };
-        lanes.measure(&Statistics { cgrp: Some(group), ..Statistics::default() });
-        assert_eq!(lanes.complaint(limits), None);
-        lanes.trouble()
-    };
-    lanes.inherit("outside its group".to_owned());
-    assert_eq!(lanes.complaint(limits), None);
-    assert!(lanes.trouble().is_some());
-    assert!(trouble("query-coord").is_some());
-    assert_eq!(trouble("up"), None);
 }

@@ -24,7 +24,7 @@ fn poller() -> Poller {
     let mut partition = TopicPartitionList::new();
     partition.add_partition("orders", 0);
     lanes.assigned(&partition);
-    let limits = Limits { joining: Duration::MAX, commit: Duration::MAX, coordinator: Duration::MAX };
+    let limits = Limits { joining: Duration::MAX, commit: Duration::MAX };
     let probe = Arc::new(Probe::new(KafkaSettings::at("127.0.0.1:1"), lanes.clock()));
     let watchdog = Watchdog::new("mail".to_owned(), limits, probe, Arc::default());
     Poller {
